@@ -1,0 +1,70 @@
+PYTHON ?= python3
+PYTHON_OLDEST ?= $(PYTHON)
+
+BIN := .venv/bin
+OLDEST := .venv-oldest/bin
+INSTALL := pip install --quiet --disable-pip-version-check
+# Debian's pip does not know dependency groups, which came with 25.1.
+PIP := 'pip>=25.1'
+
+.PHONY: help demo check check-oldest otelcol bench docs format clean
+.DELETE_ON_ERROR:
+
+help: ## list these targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+demo: .venv/installed ## show this machine and a small workload under W&B's names; needs no backend
+	@$(BIN)/python examples/workload.py --seconds 30 & workload=$$!; \
+	trap 'kill $$workload 2>/dev/null' EXIT; trap 'exit 130' INT; trap 'exit 143' TERM; \
+	$(BIN)/otel-sysmetrics sample --pid $$workload
+
+# pytest comes last: its summary is the line that a CI reads.
+check: .venv/installed-dev ## everything that CI checks: format, lint, types, imports, docs, tests
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/otel-sysmetrics catalog --format markdown | diff -u docs/metrics.md - || { echo "docs/metrics.md is stale: make docs"; exit 1; }
+	@# Without otelcol its tests are skipped, or fail where REQUIRE_BUILDS=1.
+	@[ -n "$$OTELCOL" ] || collector-config/build-otelcol || true
+	$(BIN)/pytest
+
+check-oldest: .venv-oldest/installed ## the tests on the oldest dependencies that are supported
+	$(OLDEST)/pytest
+
+otelcol: ## build the OpenTelemetry Collector that the tests use; needs Go
+	@collector-config/build-otelcol
+
+bench: .venv/installed-dev ## run the benchmarks
+	@for benchmark in benchmarks/*.py; do echo "== $$benchmark"; $(BIN)/python "$$benchmark" || exit; done
+
+docs: .venv/installed ## write docs/metrics.md from the catalogue
+	@$(BIN)/otel-sysmetrics catalog --format markdown >docs/metrics.md.new
+	@mv docs/metrics.md.new docs/metrics.md
+
+format: .venv/installed-dev ## format the sources and fix what ruff can fix
+	$(BIN)/ruff check --fix-only
+	$(BIN)/ruff format
+
+clean: ## remove the environments and caches in this folder, not the cached otelcol
+	rm -rf .venv .venv-oldest build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.venv/installed: pyproject.toml
+	@echo "Installing otel-sysmetrics into .venv"
+	@[ -x $(BIN)/python ] || $(PYTHON) -m venv --clear .venv
+	@$(BIN)/python -m $(INSTALL) $(PIP)
+	@$(BIN)/python -m $(INSTALL) --editable .
+	@touch $@
+
+.venv/installed-dev: .venv/installed
+	@echo "Installing the development tools into .venv"
+	@$(BIN)/python -m $(INSTALL) --editable . --group dev
+	@touch $@
+
+.venv-oldest/installed: pyproject.toml tests/oldest.txt
+	@echo "Installing otel-sysmetrics with its oldest dependencies into .venv-oldest"
+	@[ -x $(OLDEST)/python ] || $(PYTHON_OLDEST) -m venv --clear .venv-oldest
+	@$(OLDEST)/python -m $(INSTALL) $(PIP)
+	@$(OLDEST)/python -m $(INSTALL) --editable . --group test --constraint tests/oldest.txt
+	@touch $@

@@ -1,0 +1,65 @@
+"""`otel-sysmetrics exec -- CMD…`: watches the process tree of a command."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from otel_sysmetrics.cli.run import EXPORTERS
+from otel_sysmetrics.settings import Settings
+from otel_sysmetrics.sources.command import FORWARDED, Child, terminal_signals_reach_children
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from opentelemetry.sdk.metrics import MeterProvider
+
+NOT_FOUND: Final = 127
+NOT_STARTED: Final = 126
+
+
+@click.command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("--exporter", type=EXPORTERS, default="otlp", show_default=True)
+@click.argument("arguments", nargs=-1, required=True, metavar="-- CMD...", type=click.UNPROCESSED)
+def command(exporter: str, arguments: tuple[str, ...]) -> None:
+    """Run a command, sample it and its host, and exit with the command's status.
+
+    Example: otel-sysmetrics exec -- python train.py
+    """
+    settings = Settings.load()
+    sys.exit(_run(settings, exporter, arguments))
+
+
+def _run(settings: Settings, exporter: str, arguments: tuple[str, ...]) -> int:
+    from otel_sysmetrics.export import Pipeline
+    from otel_sysmetrics.instrumentor import Attachment
+
+    pipeline = Pipeline(settings, exporter=exporter, service_name=os.path.basename(arguments[0]))
+    try:
+        child = Child(arguments)
+    except OSError as error:
+        pipeline.shutdown()
+        click.echo(f"otel-sysmetrics: {arguments[0]}: {error.strerror}", err=True)
+        return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_STARTED
+    for number in FORWARDED:
+        signal.signal(number, lambda number, _frame: _pass_on(child, number))
+
+    def attach(provider: MeterProvider) -> Callable[[], None]:
+        attachment = Attachment(provider, settings, own=True, watch=lambda: child.pid, tree=True, ended=child.ended)
+        attachment.start()
+        return attachment.stop
+
+    pipeline.start(attach)
+    status = child.wait()
+    pipeline.shutdown()
+    return status
+
+
+def _pass_on(child: Child, number: int) -> None:
+    if number in {signal.SIGINT, signal.SIGQUIT} and terminal_signals_reach_children():
+        return
+    child.send(number)

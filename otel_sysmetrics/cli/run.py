@@ -1,0 +1,71 @@
+"""`otel-sysmetrics run`: the agent of a host."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import sys
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from otel_sysmetrics.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from opentelemetry.sdk.metrics import MeterProvider
+
+SERVICE: Final = "otel-sysmetrics"
+WINDOW: Final = 1.0
+TIMEOUT: Final = 10.0
+EXPORTERS: Final = click.Choice(["otlp", "console", "none"])
+
+
+@click.command("run")
+@click.option("--exporter", type=EXPORTERS, default="otlp", show_default=True)
+@click.option("--pid", type=click.IntRange(min=1), help="Process to watch, for the process tags.")
+@click.option("--once", is_flag=True, help="Export one sample and leave; status 1 when the export failed.")
+def command(exporter: str, pid: int | None, *, once: bool) -> None:
+    """Sample this host and export until SIGTERM or SIGINT.
+
+    Example: OTEL_EXPORTER_OTLP_ENDPOINT=http://otelcol:4318 otel-sysmetrics run
+    """
+    settings = Settings.load()
+    settings = replace(settings, pid=pid) if pid is not None else settings
+    if once:
+        sys.exit(_once(settings, exporter))
+    from otel_sysmetrics.export import Pipeline
+    from otel_sysmetrics.instrumentor import Attachment
+
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+
+    def attach(provider: MeterProvider) -> Callable[[], None]:
+        attachment = Attachment(provider, settings, own=True, watch=lambda: settings.pid)
+        attachment.start()
+        return attachment.stop
+
+    pipeline = Pipeline(settings, exporter=exporter, service_name=SERVICE, instance_id=socket.gethostname())
+    pipeline.start(attach)
+    stop.wait()
+    pipeline.shutdown()
+
+
+def _once(settings: Settings, kind: str) -> int:
+    from opentelemetry.sdk.metrics.export import MetricExportResult
+
+    from otel_sysmetrics.cli.once import take
+    from otel_sysmetrics.export import make_exporter, make_resource
+
+    exporter = make_exporter(kind)
+    resource = make_resource(SERVICE, socket.gethostname())
+    sample = take(settings, window=WINDOW, timeout=TIMEOUT, resource=resource, exporter=exporter)
+    if exporter is None or sample.metrics is None:
+        return 0
+    result = exporter.export(sample.metrics)
+    exporter.shutdown()
+    return 0 if result is MetricExportResult.SUCCESS else 1

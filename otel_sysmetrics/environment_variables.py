@@ -1,0 +1,47 @@
+"""Every environment variable of this package, with what it means.
+
+`opentelemetry-instrument` offers each of them as a flag (`--python_sysmetrics_sampling_interval 5`).
+"""
+
+from typing import Final
+
+PREFIX: Final = "OTEL_PYTHON_SYSMETRICS_"
+
+OTEL_PYTHON_SYSMETRICS_SAMPLING_INTERVAL: Final = "OTEL_PYTHON_SYSMETRICS_SAMPLING_INTERVAL"
+"""Seconds between two samples, at least 0.1. Default: 15."""
+
+OTEL_PYTHON_SYSMETRICS_PID: Final = "OTEL_PYTHON_SYSMETRICS_PID"
+"""Process to watch. Default: the application itself; none for `otel-sysmetrics run` and `sample`."""
+
+OTEL_PYTHON_SYSMETRICS_TRACK_PROCESS_TREE: Final = "OTEL_PYTHON_SYSMETRICS_TRACK_PROCESS_TREE"
+"""Whether the process tags cover the descendants of the watched process too. Default: false."""
+
+OTEL_PYTHON_SYSMETRICS_DISK_PATHS: Final = "OTEL_PYTHON_SYSMETRICS_DISK_PATHS"
+"""Absolute paths whose file systems are reported. Default: `/`."""
+
+OTEL_PYTHON_SYSMETRICS_COLLECTORS: Final = "OTEL_PYTHON_SYSMETRICS_COLLECTORS"
+"""Kinds of hardware to read. Default: all."""
+
+OTEL_PYTHON_SYSMETRICS_METRICS_INCLUDED: Final = "OTEL_PYTHON_SYSMETRICS_METRICS_INCLUDED"
+"""Globs over tags to send; the word `default` stands for what is on by default. Default: `default`."""
+
+OTEL_PYTHON_SYSMETRICS_METRICS_EXCLUDED: Final = "OTEL_PYTHON_SYSMETRICS_METRICS_EXCLUDED"
+"""Globs over tags never to send; wins over what is included. Default: none."""
+
+OTEL_PYTHON_SYSMETRICS_NO_CGROUP: Final = "OTEL_PYTHON_SYSMETRICS_NO_CGROUP"
+"""Whether cgroup limits are ignored and the host's own figures hold. Default: false."""
+
+OTEL_PYTHON_SYSMETRICS_NETWORK_INTERFACES: Final = "OTEL_PYTHON_SYSMETRICS_NETWORK_INTERFACES"
+"""Globs over network interfaces to count, `!` excludes. Default: all but loopback and members of others."""
+
+OTEL_PYTHON_SYSMETRICS_RANK_ATTRIBUTES: Final = "OTEL_PYTHON_SYSMETRICS_RANK_ATTRIBUTES"
+"""Whether every point carries the rank of a distributed job. Default: false."""
+
+OTEL_PYTHON_SYSMETRICS_ATTRIBUTES: Final = "OTEL_PYTHON_SYSMETRICS_ATTRIBUTES"
+"""Attributes for every point, as a JSON object. Default: none."""
+
+OTEL_PYTHON_SYSMETRICS_ROOT_PATH: Final = "OTEL_PYTHON_SYSMETRICS_ROOT_PATH"
+"""Where the host's file system is mounted in a container. Default: `/`."""
+
+OTEL_PYTHON_SYSMETRICS_DISABLED: Final = "OTEL_PYTHON_SYSMETRICS_DISABLED"
+"""Whether this package does nothing at all. Default: false."""

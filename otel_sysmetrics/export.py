@@ -1,0 +1,191 @@
+"""Our own MeterProvider: Resource, OTLP exporter, a reader every 15 s; made anew in a forked child."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import socket
+import sys
+import threading
+import uuid
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from opentelemetry import metrics
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import ConsoleMetricExporter, PeriodicExportingMetricReader
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+
+from otel_sysmetrics.instruments import is_proxy
+from otel_sysmetrics.settings import Settings, export_interval, otlp_protocol, rank_attributes
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.metrics.export import MetricExporter
+
+    from otel_sysmetrics.reading import AttributeValue
+
+_log: Final = logging.getLogger("otel_sysmetrics")
+
+# Makes what reports on a provider, and returns what ends it.
+Attach = Callable[[MeterProvider], Callable[[], None]]
+
+EXIT_SECONDS: Final = 4.0
+CHILD_DELAY: Final = 1.0
+
+
+class Pipeline:
+    """A MeterProvider of ours with what reports on it, for this process and for each forked child of it.
+
+    Locks that the SDK held while forking stay held in the child for ever, so a child never uses the parent's
+    provider: it makes its own. Raises SettingsError where a standard variable cannot be read.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        exporter: str = "otlp",
+        service_name: str | None = None,
+        instance_id: str | None = None,
+    ) -> None:
+        self._settings = settings
+        self._exporter = exporter
+        self._service_name = service_name
+        self._instance_id = instance_id
+        self._attach: Attach | None = None
+        self._build()
+
+    def _build(self, *, forked: bool = False) -> None:
+        exporter = make_exporter(self._exporter)
+        milliseconds = export_interval(self._settings.sampling_interval) * 1000
+        readers = [PeriodicExportingMetricReader(exporter, export_interval_millis=milliseconds)] if exporter else []
+        self.provider = MeterProvider(
+            metric_readers=readers,
+            resource=make_resource(self._service_name, self._instance_id, forked=forked),
+            shutdown_on_exit=False,
+        )
+        self._detach: Callable[[], None] = lambda: None
+        self._pid = os.getpid()
+        self._exit = threading.Event()
+        self._exited = threading.Event()
+        threading.Thread(target=self._last_flush, name="otel-sysmetrics exit", daemon=True).start()
+        atexit.register(self.shutdown)
+
+    def start(self, attach: Attach) -> None:
+        """Let `attach` make the sampling side for the provider, now and in each forked child."""
+        self._attach = attach
+        self._detach = attach(self.provider)
+        _pipelines.add(self)
+
+    def _last_flush(self) -> None:
+        """Wait for the exit in a thread that is started before it: at exit Python 3.12 starts none any more."""
+        self._exit.wait()
+        try:
+            self.provider.shutdown(timeout_millis=(EXIT_SECONDS - 0.5) * 1000)
+        except Exception as error:  # noqa: BLE001 - the SDK raises bare exceptions; there is nobody left to raise to
+            _log.debug("the last export failed: %s", error)
+        finally:
+            self._exited.set()
+
+    def shutdown(self) -> bool:
+        """Export what there is and end, within 4 s even if the backend never answers; harmless when called twice.
+
+        Returns whether the end came in time. In a child forked since, it does nothing.
+        """
+        if os.getpid() != self._pid:
+            return True
+        self._exit.set()
+        ended = self._exited.wait(EXIT_SECONDS)
+        self._detach()
+        atexit.unregister(self.shutdown)
+        return ended
+
+    def after_fork(self) -> None:
+        """Make a provider for this child once it has lived for a second; a shorter one costs a thread and no more."""
+        threading.Thread(target=self._start_in_child, name="otel-sysmetrics fork", daemon=True).start()
+
+    def _start_in_child(self) -> None:
+        from multiprocessing.util import Finalize
+
+        if threading.Event().wait(CHILD_DELAY):
+            return
+        try:
+            self._build(forked=True)
+            self._detach = self._attach(self.provider) if self._attach else self._detach
+        except Exception as error:  # noqa: BLE001 - whatever the SDK raises, the child's own work goes on
+            _log.warning("hardware metrics are off in process %d: %s", os.getpid(), error)
+            return
+        Finalize(None, self.shutdown, exitpriority=0)  # a multiprocessing child runs no atexit
+
+
+def configure(settings: Settings | None = None, **keywords: object) -> MeterProvider:
+    """Report hardware metrics from a script that has no OpenTelemetry yet, and return the MeterProvider.
+
+    Takes the fields of Settings as keywords, over the environment. Exports over OTLP every `sampling_interval` to
+    where the standard OTEL_EXPORTER_OTLP_* variables point, and once more at exit. The provider becomes the global
+    one where none is set; in a forked child the script's own instruments stay on the parent's.
+    Raises SettingsError for a setting that cannot be read.
+    """
+    from otel_sysmetrics.instrumentor import SysMetricsInstrumentor
+
+    chosen = settings or Settings.load(keywords)
+    instrumentor = SysMetricsInstrumentor()
+
+    def attach(provider: MeterProvider) -> Callable[[], None]:
+        if instrumentor.is_instrumented_by_opentelemetry:
+            instrumentor.uninstrument()
+        instrumentor.instrument(meter_provider=provider, settings=chosen, own=True)
+        return lambda: None
+
+    pipeline = Pipeline(chosen)
+    pipeline.start(attach)
+    if is_proxy(metrics.get_meter_provider()):
+        metrics.set_meter_provider(pipeline.provider)
+    return pipeline.provider
+
+
+def make_exporter(kind: str) -> MetricExporter | None:
+    """Return the exporter of a kind: `otlp` (by the standard variables), `console` (JSON on stdout) or `none`."""
+    if kind == "none":
+        return None
+    if kind == "console":
+        return ConsoleMetricExporter(out=sys.stdout)
+    if otlp_protocol() == "grpc":
+        from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter as GrpcExporter
+
+        return GrpcExporter()
+    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter as HttpExporter
+
+    return HttpExporter()
+
+
+def make_resource(service_name: str | None, instance_id: str | None, *, forked: bool = False) -> Resource:
+    """Return what all points of this process have in common; what the environment says comes first.
+
+    A forked child always has an instance id of its own, also where one is configured: two processes under one
+    identity would write one stream.
+    """
+    found = Resource.create({})
+    configured = OTELResourceDetector().detect().attributes
+    ours: dict[str, AttributeValue] = dict(rank_attributes())
+    ours["host.name"] = socket.gethostname()
+    if service_name and str(found.attributes.get("service.name", "")).startswith("unknown_service"):
+        ours["service.name"] = service_name
+    if forked or "service.instance.id" not in configured:
+        ours["service.instance.id"] = str(uuid.uuid4()) if forked or not instance_id else instance_id
+    kept = {key: value for key, value in ours.items() if key not in configured or (forked and "instance" in key)}
+    return found.merge(Resource(kept))
+
+
+_pipelines: Final[weakref.WeakSet[Pipeline]] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for pipeline in tuple(_pipelines):
+        pipeline.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

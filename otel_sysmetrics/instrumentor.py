@@ -1,0 +1,237 @@
+"""Joins settings, sampler and instruments to a MeterProvider, once per process and again in a forked child."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import socket
+import weakref
+from typing import TYPE_CHECKING, Any, Final
+
+from opentelemetry import metrics
+from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined] # not typed
+from opentelemetry.instrumentation.utils import suppress_instrumentation
+from opentelemetry.metrics import NoOpMeter
+
+from otel_sysmetrics.instruments import METER, Instruments, forget_all, is_proxy
+from otel_sysmetrics.sampler import Sampler
+from otel_sysmetrics.selection import Selection
+from otel_sysmetrics.settings import Settings, SettingsError, rank_attributes
+from otel_sysmetrics.sources.files import Files
+from otel_sysmetrics.sources.processes import WatchedProcess
+from otel_sysmetrics.threads import Clock, Lanes, MonotonicClock
+from otel_sysmetrics.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from opentelemetry.metrics import MeterProvider
+
+    from otel_sysmetrics.reading import AttributeValue
+
+_log: Final = logging.getLogger("otel_sysmetrics")
+
+INSTANCE_ID: Final = "service.instance.id"
+
+
+class Attachment:
+    """One provider's sampler and instruments in this process.
+
+    `own` says that the provider is ours: its Resource then tells processes apart, and whoever made it makes a new one
+    in a forked child. Under anybody else's the child's sampling starts at its first callback.
+    `watch` gives the watched pid whenever it is asked; `tree` and `ended` are for `exec`.
+    """
+
+    def __init__(  # noqa: PLR0913 - each is a seam of its own
+        self,
+        provider: MeterProvider,
+        settings: Settings,
+        *,
+        own: bool = False,
+        watch: Callable[[], int | None] | None = None,
+        tree: bool = False,
+        ended: Callable[[], bool] = lambda: False,
+        clock: Clock | None = None,
+        lanes: Lanes | None = None,
+    ) -> None:
+        self.settings = settings
+        self.own = own
+        self._provider = weakref.ref(provider)
+        self._watch = watch or _own_pid(settings)
+        self._tree = tree or settings.track_process_tree
+        self._ended = ended
+        self._clock = clock or MonotonicClock()
+        self._instance: object = None
+        self._forked = False
+        self._make(provider, lanes or Lanes(), late=is_proxy(provider))
+
+    def _make(self, provider: MeterProvider, lanes: Lanes, *, late: bool) -> None:
+        """Make sampler and instruments; a `late` sampler starts when the first reader asks."""
+        self._late = late
+        self.instruments = Instruments(
+            provider,
+            Selection(self.settings.metrics_included, self.settings.metrics_excluded),
+            interval=self.settings.sampling_interval,
+            clock=self._clock.now,
+            attributes=self._attributes,
+            healths=lambda: self.sampler.healths,
+            on_ask=self._start_sampling if late else None,
+        )
+        self.sampler = Sampler(
+            self.settings,
+            WatchedProcess(Files(self.settings.root_path), self._watch, tree=self._tree, clock=self._clock.now),
+            self.instruments.publish,
+            lanes=lanes,
+            clock=self._clock,
+            within=suppress_instrumentation,
+            ended=self._ended,
+        )
+
+    def start(self) -> None:
+        """Let the instruments serve and the threads run."""
+        _attachments.add(self)
+        self.instruments.attach()
+        if not self._late:
+            self.sampler.start()
+
+    def _start_sampling(self) -> None:
+        self.sampler.start()
+
+    def stop(self) -> None:
+        """Silence the instruments and end the threads, waiting for none."""
+        _attachments.discard(self)
+        self.sampler.stop()
+        self.instruments.detach()
+
+    def after_fork(self, lanes: Lanes) -> None:
+        """Forget the parent's threads in a child, and wait there to be asked."""
+        provider = self._provider()
+        if provider is None:
+            return
+        self._forked = True
+        self._make(provider, lanes, late=True)
+        self.instruments.attach(create=False)
+        _attachments.add(self)
+
+    def _attributes(self) -> Mapping[str, AttributeValue]:
+        ranks = rank_attributes() if self.settings.rank_attributes else {}
+        return {**self._identity(), **ranks, **self.settings.attributes}
+
+    def _identity(self) -> dict[str, AttributeValue]:
+        """Return what tells this process's streams from another's where the Resource does not.
+
+        An instance id that is missing, given by the environment (which children inherit) or unchanged since before a
+        fork belongs to no single process.
+        """
+        if self.own:
+            return {}
+        provider = self._provider()
+        if provider is None or is_proxy(provider):
+            provider = metrics.get_meter_provider()
+        before, self._instance = self._instance, _instance_id(provider)
+        inherited = self._forked and before in {None, self._instance}
+        if self._instance and not inherited and self._instance != _configured_instance_id():
+            return {}
+        return {"host.name": socket.gethostname(), "process.pid": os.getpid()}
+
+
+class SysMetricsInstrumentor(BaseInstrumentor):  # type: ignore[misc] # untyped in older releases
+    """Reports hardware metrics on a MeterProvider, as one of OpenTelemetry's instrumentations.
+
+    `instrument()` takes `meter_provider` and every field of Settings as a keyword, or ready `settings`. It never
+    raises and never waits: what is wrong is logged once, as an error that names it.
+    """
+
+    configuration = Settings
+    _attachment: Attachment | None = None
+    _lanes: Lanes | None = None
+
+    def instrumentation_dependencies(self) -> Collection[str]:
+        """Return nothing: hardware is looked for where the program runs."""
+        return ()
+
+    def _instrument(self, **kwargs: Any) -> None:  # noqa: ANN401 - the signature is OpenTelemetry's
+        try:
+            self._attach(**kwargs)
+        except BaseException as error:  # noqa: BLE001 - anything raised here would stop all other instrumentations
+            _log.error("hardware metrics are off: %s: %s", type(error).__name__, error)
+
+    def _attach(
+        self,
+        *,
+        meter_provider: MeterProvider | None = None,
+        settings: Settings | None = None,
+        own: bool = False,
+        **keywords: object,
+    ) -> None:
+        settings = settings or Settings.load(keywords, report=_report)
+        if settings.disabled:
+            return
+        provider = meter_provider or metrics.get_meter_provider()
+        if isinstance(provider.get_meter(METER, __version__), NoOpMeter):
+            return
+        self._lanes = self._lanes or Lanes()
+        self._attachment = Attachment(provider, settings, own=own, lanes=self._lanes)
+        self._attachment.start()
+
+    def _uninstrument(self, **_kwargs: Any) -> None:  # noqa: ANN401 - the signature is OpenTelemetry's
+        attachment, self._attachment = self._attachment, None
+        if attachment is not None:
+            attachment.stop()
+
+    def after_fork(self) -> None:
+        """Begin anew in a forked child: no thread of the parent lives here, and its locks may be held for ever."""
+        self._lanes = Lanes()
+        attachment = self._attachment
+        if attachment is None:
+            return
+        if attachment.own:
+            self._attachment = None
+            self._is_instrumented_by_opentelemetry = False
+        else:
+            attachment.after_fork(self._lanes)
+
+
+_attachments: Final[weakref.WeakSet[Attachment]] = weakref.WeakSet()
+
+
+def _own_pid(settings: Settings) -> Callable[[], int | None]:
+    """Return how the watched pid is asked: an application watches itself, also after a fork.
+
+    Below another root our own pid means nothing: it belongs to another namespace.
+    """
+    if settings.pid is not None or settings.root_path != "/":
+        return lambda: settings.pid
+    return os.getpid
+
+
+def _report(error: SettingsError) -> None:
+    _log.error("%s", error)
+
+
+def _instance_id(provider: MeterProvider) -> object:
+    resource = getattr(getattr(provider, "_sdk_config", None), "resource", None)
+    return getattr(resource, "attributes", {}).get(INSTANCE_ID)
+
+
+def _configured_instance_id() -> object:
+    from opentelemetry.sdk.resources import OTELResourceDetector
+
+    return OTELResourceDetector().detect().attributes.get(INSTANCE_ID)
+
+
+def _after_fork_in_child() -> None:
+    forget_all()
+    _attachments.clear()
+    SysMetricsInstrumentor().after_fork()
+
+
+def _at_exit() -> None:
+    for attachment in tuple(_attachments):
+        attachment.sampler.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
+atexit.register(_at_exit)

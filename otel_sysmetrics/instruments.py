@@ -1,0 +1,230 @@
+"""One OpenTelemetry instrument per tag, made once per provider and filled from snapshots.
+
+Three facts of the SDK shape this module. Instruments cannot be removed and a second creation drops its callback
+silently, so each name is created once per provider, with a trampoline to whatever is sampled now. Creating one inside
+a callback deadlocks the process for ever (https://github.com/ray-project/ray/issues/64946), so sampling threads do it.
+The SDK lower-cases names (https://github.com/open-telemetry/opentelemetry-python/issues/3207), so they are handed
+over as TagName.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import weakref
+from typing import TYPE_CHECKING, Final
+
+from opentelemetry import metrics
+
+from otel_sysmetrics.catalog import health as health_catalog
+from otel_sysmetrics.reading import sane_attributes, sane_value
+from otel_sysmetrics.spec import Kind
+from otel_sysmetrics.trampoline import HealthTrampoline, Point, Trampoline
+from otel_sysmetrics.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterable, Mapping
+
+    from opentelemetry.metrics import MeterProvider
+
+    from otel_sysmetrics.reading import AttributeValue, Reading, Snapshot
+    from otel_sysmetrics.sampler import Health
+    from otel_sysmetrics.selection import Selection
+    from otel_sysmetrics.spec import MetricSpec
+
+_log: Final = logging.getLogger("otel_sysmetrics")
+
+METER: Final = "otel_sysmetrics"
+HISTORY_SECONDS: Final = 300.0
+MOST_SERIES: Final = 20_000  # remembered at once; labels that churn for weeks must not grow the application
+
+
+class TagName(str):
+    """A name that stays as it is spelled where the SDK asks for it in lower case."""
+
+    __slots__ = ()
+
+    def lower(self) -> str:
+        """Return the name as it is."""
+        return self
+
+
+class Entry:
+    """What was created on one provider; holds no instrument, so that an old SDK can let go of them."""
+
+    def __init__(self, provider: MeterProvider) -> None:
+        self._provider = weakref.ref(provider)
+        self._made_on_proxy = is_proxy(provider)
+        self.meter = metrics.get_meter(METER, __version__, provider)
+        self.trampolines: dict[Hashable, Trampoline] = {}
+
+    @property
+    def dead(self) -> bool:
+        """Whether the provider is gone."""
+        return self._provider() is None
+
+    def made_on(self, provider: MeterProvider) -> bool:
+        """Tell whether what was created here reports to `provider`: proxies hand over to the global one."""
+        if self._provider() is provider:
+            return True
+        return self._made_on_proxy and provider is metrics.get_meter_provider()
+
+    def trampoline(self, spec: MetricSpec, name: str) -> Trampoline:
+        """Return the one trampoline of a name, creating its instrument at the first call.
+
+        The SDK does not tell names apart by case; names that meet share an instrument and differ by attribute.
+        """
+        key = (name.lower(), spec.kind, spec.unit, spec.brief)
+        if (known := self.trampolines.get(key)) is not None:
+            return known
+        made = HealthTrampoline(spec) if spec in _HEALTH else Trampoline(spec)
+        trampoline = self.trampolines.setdefault(key, made)
+        if trampoline is made:
+            create = (
+                self.meter.create_observable_counter
+                if spec.kind is Kind.COUNTER
+                else self.meter.create_observable_gauge
+            )
+            create(TagName(name), callbacks=[trampoline], unit=spec.unit, description=spec.brief)
+        return trampoline
+
+
+_HEALTH: Final = (health_catalog.SUCCESS, health_catalog.DURATION)
+_entries: list[Entry] = []  # per provider, for the life of the process: the SDK's own instruments last as long
+
+
+def entry_of(provider: MeterProvider) -> Entry:
+    """Return what was created on a provider, or on the proxy that hands over to it."""
+    _entries[:] = [entry for entry in _entries if not entry.dead]
+    for entry in _entries:
+        if entry.made_on(provider):
+            return entry
+    entry = Entry(provider)
+    _entries.append(entry)
+    return entry
+
+
+def forget_all() -> None:
+    """Silence everything in a forked child; takes no lock, since a thread of the parent may have held it."""
+    for entry in tuple(_entries):
+        for trampoline in tuple(entry.trampolines.values()):
+            trampoline.owner = None
+            trampoline.forget(totals=True)
+
+
+def is_proxy(provider: MeterProvider) -> bool:
+    """Tell whether this is a stand-in for a provider that is set later: the API's, or a vendor's such as logfire's."""
+    return "Proxy" in type(provider).__name__
+
+
+class Instruments:
+    """What a sampler's snapshots become under one provider.
+
+    `attributes` stand on every point. `healths` tells how the parts are. `on_ask` is called once, in the first
+    callback. Everything that reaches an Observation passes `publish`, which lets only sane values through.
+    """
+
+    def __init__(  # noqa: PLR0913 - each is a seam of its own
+        self,
+        provider: MeterProvider,
+        selection: Selection,
+        *,
+        interval: float,
+        clock: Callable[[], float],
+        attributes: Callable[[], Mapping[str, AttributeValue]] = dict,
+        healths: Callable[[], Iterable[Health]] = tuple,
+        on_ask: Callable[[], None] | None = None,
+    ) -> None:
+        self.clock = clock
+        self.healths = healths
+        self._entry = entry_of(provider)
+        self._selection = selection
+        self._keep = max(2, math.ceil(HISTORY_SECONDS / interval))
+        self._common = attributes
+        self._attributes: Mapping[str, AttributeValue] | None = None
+        self._on_ask = on_ask
+        self._lock = threading.Lock()
+        self._detached = False
+        self._given: dict[Health, set[Trampoline]] = {}
+        self._sane: dict[Hashable, tuple[Mapping[str, AttributeValue], Trampoline | None]] = {}
+
+    def attach(self, *, create: bool = True) -> None:
+        """Make what was created before serve from here, and see to it that there is something to be asked.
+
+        Without `create` nothing new is made: in the fork hook a lock of the SDK may be held for ever.
+        """
+        for trampoline in tuple(self._entry.trampolines.values()):
+            trampoline.owner = self
+        if not create:
+            return
+        for spec in _HEALTH:
+            if spec is health_catalog.SUCCESS or self.chosen(spec):
+                self._entry.trampoline(spec, spec.tag).owner = self
+
+    def detach(self, *, totals: bool = False) -> None:
+        """Serve nothing any more, also not what a thread is about to publish."""
+        with self._lock:
+            self._detached = True
+            for trampoline in tuple(self._entry.trampolines.values()):
+                if trampoline.owner is self:
+                    trampoline.owner = None
+                    trampoline.forget(totals=totals)
+
+    def chosen(self, spec: MetricSpec) -> bool:
+        """Tell whether a spec without placeholders is sent."""
+        return self._selection.tag(spec, spec.tag)
+
+    def asked(self) -> None:
+        """Note that a reader asks; never raises into the application's export."""
+        if self._on_ask is not None:
+            hook, self._on_ask = self._on_ask, None
+            try:
+                hook()
+            except Exception:  # noqa: BLE001 - a thread that cannot start at the interpreter's end is one of many
+                _log.debug("sampling did not start", exc_info=True)
+
+    def health_attributes(self, health: Health) -> dict[str, AttributeValue]:
+        """Return what tells a part's health points apart."""
+        part = {} if health.name is None else {"part": health.name}
+        return sane_attributes({**self._everywhere(), "collector": health.kind, **part})
+
+    def publish(self, health: Health, snapshot: Snapshot) -> None:
+        """Take a part's newest snapshot: what is not in it is absent from now on."""
+        points: dict[Trampoline, list[Point]] = {trampoline: [] for trampoline in self._given.get(health, ())}
+        for reading in snapshot.readings:
+            value = sane_value(reading.value)
+            if value is None:
+                continue
+            key = (reading.spec.tag, tuple(reading.labels.items()), tuple(reading.attributes.items()))
+            attributes, trampoline = self._placed(key, reading)
+            if trampoline is not None:
+                points.setdefault(trampoline, []).append(Point(key, attributes, value))
+        with self._lock:
+            if self._detached:
+                return
+            for trampoline, given in points.items():
+                trampoline.owner = self
+                trampoline.update(health, given, self._keep)
+            self._given[health] = {trampoline for trampoline, given in points.items() if given}
+
+    def _placed(self, key: Hashable, reading: Reading) -> tuple[Mapping[str, AttributeValue], Trampoline | None]:
+        """Return a series' attributes and trampoline, None where it is not chosen; worked out once per series."""
+        if (known := self._sane.get(key)) is not None:
+            return known
+        spec = reading.spec
+        name = spec.fill(reading.labels)
+        placed: tuple[Mapping[str, AttributeValue], Trampoline | None] = ({}, None)
+        if self._selection.tag(spec, name):
+            labels = {attribute: reading.labels[label] for label, attribute in spec.labels}
+            attributes = sane_attributes({**self._everywhere(), **reading.attributes, **labels})
+            placed = (attributes, self._entry.trampoline(spec, name))
+        if len(self._sane) >= MOST_SERIES:
+            self._sane.clear()
+        self._sane[key] = placed
+        return placed
+
+    def _everywhere(self) -> Mapping[str, AttributeValue]:
+        if self._attributes is None:
+            self._attributes = self._common()
+        return self._attributes

@@ -1,0 +1,79 @@
+"""The values that flow from a collector to the instruments."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from otel_sysmetrics.spec import MetricSpec
+
+AttributeValue = str | bool | int | float
+
+_INT64: Final = range(-(2**63), 2**63)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One value of one metric, or its absence.
+
+    `value` is `None` when the hardware did not say.
+    `labels` fill the placeholders of the spec's tag and become attributes under the keys that the spec gives them.
+    `attributes` stand on the point as they are; a value of `None` is left out.
+    """
+
+    spec: MetricSpec
+    value: float | None
+    labels: Mapping[str, str | int] = field(default_factory=dict)
+    attributes: Mapping[str, AttributeValue | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What one part read in one pass.
+
+    `time` is when the pass ended and `duration` how long it took, both in seconds of the sampler's clock.
+    `interval` is the time to the next pass, in seconds.
+    """
+
+    readings: tuple[Reading, ...]
+    time: float
+    duration: float
+    interval: float
+
+    def fresh(self, now: float) -> bool:
+        """Tell whether this may still be served at `now`: a hung part must not repeat yesterday's values."""
+        return now - self.time <= 2 * max(self.interval, self.duration) + 1
+
+
+def sane_value(value: object) -> float | None:
+    """Return the value as an int or float that every exporter can encode, or None.
+
+    OTLP loses the whole request of the whole application over one bool, NaN or integer beyond 64 bits.
+    """
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int):
+        return int(value) if value in _INT64 else None
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    return None
+
+
+def sane_attributes(attributes: Mapping[str, object]) -> dict[str, AttributeValue]:
+    """Return the attributes that every exporter can encode: text without surrogates, bools, and sane numbers.
+
+    Text that holds undecodable bytes (a mount point, a label) keeps what can be read of it.
+    """
+    sane: dict[str, AttributeValue] = {}
+    for key, value in attributes.items():
+        if isinstance(value, str):
+            sane[key] = value.encode("utf-8", "replace").decode("utf-8")
+        elif isinstance(value, bool):
+            sane[key] = value
+        elif (number := sane_value(value)) is not None:
+            sane[key] = number
+    return sane

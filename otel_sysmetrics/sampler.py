@@ -1,0 +1,294 @@
+"""One thread per part: it probes, samples in rhythm, publishes snapshots, and says once when something is wrong."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from contextlib import nullcontext
+from itertools import chain, repeat
+from typing import TYPE_CHECKING, Final, Protocol
+
+from otel_sysmetrics.collectors.base import Context, NotHere, Part, Unavailable, parts
+from otel_sysmetrics.reading import Reading, Snapshot
+from otel_sysmetrics.selection import Selection
+from otel_sysmetrics.sources.files import Files
+from otel_sysmetrics.threads import Lanes, MonotonicClock, natively
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+
+    from tenacity import RetryCallState
+
+    from otel_sysmetrics.collectors.base import Collector
+    from otel_sysmetrics.settings import Settings
+    from otel_sysmetrics.sources.processes import WatchedProcess
+    from otel_sysmetrics.threads import Clock
+
+_log: Final = logging.getLogger("otel_sysmetrics")
+
+FIRST_GAPS: Final = (1.0, 1.0, 2.0, 4.0)
+LONGEST_PAUSE: Final = 300.0
+ILL_PAUSE: Final = 60.0
+
+
+class Health:
+    """How well a part is; written by its thread, read by callbacks, so each field is replaced whole.
+
+    `seen` tells that it once went well, `well` that the last attempt did, `trouble` why it did not, `samples` how many
+    were published.
+    """
+
+    def __init__(self, kind: str, name: str | None) -> None:
+        self.kind = kind
+        self.name = name
+        self.seen = False
+        self.well = False
+        self.samples = 0
+        self.trouble: BaseException | None = None
+        self.snapshot: Snapshot | None = None
+
+    def success(self, now: float) -> bool:
+        """Tell whether the last attempt went well and its snapshot may still be served."""
+        return self.well and self.snapshot is not None and self.snapshot.fresh(now)
+
+
+class Publish(Protocol):
+    """Where snapshots go."""
+
+    def __call__(self, health: Health, snapshot: Snapshot) -> None:
+        """Take a part's newest snapshot; an empty one withdraws what was served."""
+
+
+class Sampler:
+    """All parts of all chosen kinds, each in its own thread.
+
+    `publish` takes the snapshots. `within` makes the context in which each thread lives. `ended` tells that the
+    watched process is over and its last snapshot has to stay (`exec`).
+    """
+
+    def __init__(  # noqa: PLR0913 - each is a seam of its own
+        self,
+        settings: Settings,
+        watched: WatchedProcess,
+        publish: Publish,
+        *,
+        lanes: Lanes | None = None,
+        clock: Clock | None = None,
+        within: Callable[[], AbstractContextManager[object]] = nullcontext,
+        ended: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.settings = settings
+        self.clock = clock or MonotonicClock()
+        self._publish = publish
+        self._within = within
+        self._ended = ended
+        self._lanes = lanes or Lanes()
+        self._stop = threading.Event()
+        self._runners: tuple[Runner, ...] = ()
+        self._loaded = threading.Event()
+        selection = Selection(settings.metrics_included, settings.metrics_excluded)
+        self._context = Context(
+            settings=settings,
+            files=Files(settings.root_path),
+            watched=watched,
+            wants=selection.spec,
+            clock=self.clock.now,
+        )
+
+    def start(self) -> None:
+        """Start the threads; returns at once, importing the collectors is left to a thread too."""
+        self._lanes.run("start", self._start_runners)
+
+    def stop(self) -> None:
+        """End the threads without waiting for any: each closes what it holds; nothing is published any more."""
+        self._stop.set()
+
+    def close(self) -> None:
+        """Close what the collectors hold, from another thread than theirs; used at the interpreter's exit."""
+        for runner in self._runners:
+            runner.close()
+
+    @property
+    def healths(self) -> tuple[Health, ...]:
+        """How each part is."""
+        return tuple(runner.health for runner in self._runners)
+
+    def runners(self) -> tuple[Runner, ...]:
+        """Load the chosen kinds and return one runner per part that has anything to send."""
+        self._runners = tuple(
+            Runner(part, self.settings.sampling_interval, self._stop, self._publish, self.clock, self._ended)
+            for kind in self.settings.collectors
+            for part in self._parts(kind)
+            if any(self._context.wants(spec) for spec in part.specs)
+        )
+        self._loaded.set()
+        return self._runners
+
+    @property
+    def loaded(self) -> bool:
+        """Whether it is known which parts there are."""
+        return self._loaded.is_set()
+
+    def _parts(self, kind: str) -> tuple[Part, ...]:
+        try:
+            return tuple(parts(kind, self._context))
+        except BaseException as error:  # noqa: BLE001 - a broken psutil may raise ImportError, OSError or SystemExit
+            _log.warning("%s is left out, it cannot be loaded: %s", kind, said(error))
+            return ()
+
+    def _start_runners(self) -> None:
+        for runner in self.runners():
+            if self._stop.is_set():
+                return
+            try:
+                self._lanes.run(runner.lane, self._lane_body(runner))
+            except RuntimeError:
+                return
+
+    def _lane_body(self, runner: Runner) -> Callable[[], None]:
+        def body() -> None:
+            with self._within():
+                runner.run()
+
+        return body
+
+
+class _Stopped(Exception):
+    """The sampler was stopped while a part waited for its next probe."""
+
+
+class Runner:
+    """What one part's thread does."""
+
+    def __init__(  # noqa: PLR0913 - made in one place only
+        self,
+        part: Part,
+        interval: float,
+        stop: threading.Event,
+        publish: Publish,
+        clock: Clock,
+        ended: Callable[[], bool],
+    ) -> None:
+        self.part = part
+        self.health = Health(part.kind, part.name)
+        self.lane = part.kind if part.name is None else f"{part.kind} {part.name}"
+        self.collector: Collector | None = None
+        self._interval = interval
+        self._stop = stop
+        self._publish = publish
+        self._clock = clock
+        self._ended = ended
+        self._failing = False
+
+    def run(self) -> None:
+        """Probe until the hardware is here, then sample in rhythm, until stopped."""
+        while not self._stop.is_set():
+            collector = self._find()
+            if collector is None:
+                return
+            self.collector = collector
+            try:
+                self._serve(collector)
+            finally:
+                self.close()
+
+    def close(self) -> None:
+        """Let go of the hardware."""
+        if self.collector is not None:
+            try:
+                self.collector.close()
+            except BaseException as error:  # noqa: BLE001 - a vendor library may raise anything, and we are leaving
+                _log.debug("%s: closing failed: %s", self.lane, said(error))
+
+    def _find(self) -> Collector | None:
+        import tenacity  # brings asyncio with it, which an application's start must not wait for
+
+        retrying = tenacity.Retrying(
+            retry=tenacity.retry_if_exception(lambda _error: True),
+            wait=self._pause,
+            sleep=self._sleep,
+            before_sleep=lambda state: self._failed(state.outcome.exception() if state.outcome else None),
+        )
+        try:
+            return retrying(lambda: natively(self.part.probe))
+        except _Stopped:
+            return None
+
+    def _sleep(self, seconds: float) -> None:
+        if self._clock.wait(self._stop, seconds):
+            raise _Stopped
+
+    def _pause(self, state: RetryCallState) -> float:
+        """Seconds to the next probe: soon for what was once seen well, ever more rarely for what never was."""
+        import tenacity
+
+        if self.health.seen:
+            return self._interval
+        error = state.outcome.exception() if state.outcome else None
+        first = self._interval if isinstance(error, NotHere) else ILL_PAUSE
+        return tenacity.wait_exponential(multiplier=min(first, LONGEST_PAUSE), max=LONGEST_PAUSE)(state)
+
+    def _serve(self, collector: Collector) -> None:
+        due = self._clock.now()
+        for gap in rhythm(self._interval):
+            if not self._sample(collector, gap):
+                return
+            now = self._clock.now()
+            due = max(due + gap, now)
+            if self._clock.wait(self._stop, due - now):
+                return
+
+    def _sample(self, collector: Collector, gap: float) -> bool:
+        """Take one sample; returns whether the collector is of any further use."""
+        begun = self._clock.now()
+        readings: tuple[Reading, ...] = ()
+        error: BaseException | None = None
+        try:
+            readings = natively(lambda: tuple(collector.sample()))
+        except BaseException as caught:  # noqa: BLE001 - vendor calls fail with exceptions that are not their library's
+            error = caught
+        now = self._clock.now()
+        if self._stop.is_set() or self._ended():
+            return True
+        snapshot = Snapshot(readings, now, now - begun, gap)
+        if error is None:
+            self._recovered()
+        else:
+            self._failed(error)
+        self.health.snapshot = snapshot
+        self._publish(self.health, snapshot)
+        self.health.samples += 1
+        return not isinstance(error, NotHere)
+
+    def _recovered(self) -> None:
+        self.health.well = self.health.seen = True
+        self.health.trouble = None
+        if self._failing:
+            self._failing = False
+            _log.warning("%s: is back", self.lane)
+
+    def _failed(self, error: BaseException | None) -> None:
+        self.health.well = False
+        self.health.trouble = error
+        if isinstance(error, NotHere) and not self.health.seen:
+            _log.debug("%s: not here: %s", self.lane, said(error))
+        elif not self._failing:
+            self._failing = True
+            _log.warning("%s: %s", self.lane, said(error))
+
+
+def rhythm(interval: float) -> Iterator[float]:
+    """Yield the gaps between samples in seconds: short at first, so that a short job has numbers at once."""
+    return chain((min(gap, interval) for gap in FIRST_GAPS), repeat(interval))
+
+
+def said(error: BaseException | None) -> str:
+    """Say an error in one line, with its remedy where one is known."""
+    if error is None:
+        return "no reason given"
+    text = " ".join(str(error).split()) or type(error).__name__
+    if not isinstance(error, NotHere | Unavailable | OSError):
+        text = f"{type(error).__name__}: {text}"
+    remedy = error.remedy if isinstance(error, Unavailable) else ""
+    return f"{text} ({remedy})" if remedy else text

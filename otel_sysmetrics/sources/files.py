@@ -1,0 +1,65 @@
+"""Files of /proc and /sys below a root that can be moved."""
+
+from __future__ import annotations
+
+import os
+
+
+class Files:
+    """The host's file system as seen from `root`, the place where it is mounted.
+
+    A file that is missing, unreadable or not text is `None`: the kernel leaves out what a platform, a container
+    or a hardened /proc does not show, and that costs only what stands in it.
+    """
+
+    def __init__(self, root: str = "/") -> None:
+        self.root = root
+
+    def path(self, *parts: str) -> str:
+        """Return where an absolute path of the host is found."""
+        return os.path.join(self.root, *(part.lstrip("/") for part in parts))
+
+    def text(self, *parts: str) -> str | None:
+        """Return a file's text, or None; undecodable bytes (a process's name) are kept as surrogates."""
+        try:
+            with open(self.path(*parts), encoding="utf-8", errors="surrogateescape") as file:
+                return file.read()
+        except (OSError, ValueError):
+            return None
+
+    def lines(self, *parts: str) -> list[str]:
+        """Return a file's lines, none where there is no file."""
+        return (self.text(*parts) or "").splitlines()
+
+    def number(self, *parts: str) -> int | None:
+        """Return the one whole number that a file holds, or None (also for cgroup's `max`)."""
+        return whole(self.text(*parts))
+
+    def names(self, *parts: str) -> list[str]:
+        """Return the names in a directory, sorted, none where there is no directory."""
+        try:
+            return sorted(os.listdir(self.path(*parts)))
+        except OSError:
+            return []
+
+    def exists(self, *parts: str) -> bool:
+        """Tell whether something is there."""
+        return os.path.exists(self.path(*parts))
+
+    def resolve(self, *parts: str) -> str:
+        """Follow symbolic links and return the real path, as the machine we run on sees it."""
+        return os.path.realpath(self.path(*parts))
+
+
+def whole(text: str | None) -> int | None:
+    """Return the whole number that a text holds, or None."""
+    try:
+        return int(text) if text is not None else None
+    except ValueError:
+        return None
+
+
+def fields(lines: list[str], separator: str | None = None) -> dict[str, str]:
+    """Read lines of a key and its value (`VmRSS:  12 kB`, `nr_periods 3`) into a dictionary."""
+    pairs = (line.split(separator, 1) for line in lines)
+    return {pair[0].strip().rstrip(":"): pair[1].strip() for pair in pairs if len(pair) == 2}

@@ -1,0 +1,86 @@
+"""Threads and time, as the sampler uses them: replaceable, and harmless to the application around us."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_T = TypeVar("_T")
+
+
+class Clock(Protocol):
+    """Where time comes from, so that tests need not wait."""
+
+    def now(self) -> float:
+        """Return seconds of a clock that never steps."""
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        """Wait for the event at most so long; tell whether it is set."""
+
+
+class MonotonicClock:
+    """The system's monotonic clock: a stepped wall clock changes no rhythm."""
+
+    def now(self) -> float:
+        """Return seconds of the monotonic clock."""
+        return time.monotonic()
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        """Wait for the event at most so long."""
+        return event.wait(seconds)
+
+
+class Lanes:
+    """One thread per part for the life of the process.
+
+    A part that hangs in a driver keeps its lane through uninstrument() and instrument(): whoever comes next waits in
+    that lane, so that a hung driver never collects threads.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._next: dict[str, Callable[[], None]] = {}
+        self._busy: set[str] = set()
+
+    def run(self, name: str, body: Callable[[], None]) -> None:
+        """Run `body` in the lane's thread, after what runs there now; it replaces whatever still waits.
+
+        Raises RuntimeError where the interpreter, being at its end, starts no thread any more.
+        """
+        with self._lock:
+            self._next[name] = body
+            if name in self._busy:
+                return
+            self._busy.add(name)
+        try:
+            threading.Thread(target=self._drain, args=(name,), name=f"otel-sysmetrics {name}", daemon=True).start()
+        except RuntimeError:
+            with self._lock:
+                self._busy.discard(name)
+            raise
+
+    def _drain(self, name: str) -> None:
+        while True:
+            with self._lock:
+                body = self._next.pop(name, None)
+                if body is None:
+                    self._busy.discard(name)
+                    return
+            body()
+
+
+def natively(call: Callable[[], _T]) -> _T:
+    """Call in a native thread where gevent has made threads into greenlets: a driver call would stop them all."""
+    monkey = sys.modules.get("gevent.monkey")
+    if monkey is None or not monkey.is_module_patched("threading"):
+        return call()
+    import gevent
+
+    result: _T = gevent.get_hub().threadpool.apply(copy_context().run, (call,))
+    return result

@@ -1,0 +1,5 @@
+"""The version, one constant."""
+
+from typing import Final
+
+__version__: Final = "0.1.0"

@@ -1,0 +1,66 @@
+"""Fixtures that several test modules share."""
+
+import os
+from collections.abc import Generator, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from tests.otelcol import Otelcol, find_binary
+
+STARTED = pytest.StashKey[list[Otelcol]]()
+
+
+class StartOtelcol(Protocol):
+    """Starts an otelcol that lives as long as the test; see `Otelcol` for the arguments."""
+
+    def __call__(
+        self,
+        *configs: Mapping[str, Any] | str,
+        prometheus: bool = False,
+        environment: Mapping[str, str] | None = None,
+    ) -> Otelcol:
+        """Return it running."""
+
+
+@pytest.fixture(scope="session")
+def otelcol_binary() -> str:
+    """Return the path of otelcol, or skip; fail where builds are required."""
+    binary = find_binary()
+    if binary:
+        return binary
+    missing = "there is no otelcol; build it with: make otelcol"
+    if os.environ.get("REQUIRE_BUILDS") == "1":
+        pytest.fail(f"{missing} (REQUIRE_BUILDS=1 forbids to skip)", pytrace=False)
+    pytest.skip(missing)
+
+
+@pytest.fixture
+def otelcol(otelcol_binary: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[StartOtelcol]:
+    """Return a function that starts the real otelcol."""
+    started = request.node.stash.setdefault(STARTED, [])
+
+    def start(
+        *configs: Mapping[str, Any] | str,
+        prometheus: bool = False,
+        environment: Mapping[str, str] | None = None,
+    ) -> Otelcol:
+        folder = os.path.join(tmp_path, f"otelcol-{len(started)}")
+        backend = Otelcol(otelcol_binary, folder, *configs, prometheus=prometheus, environment=environment)
+        started.append(backend)
+        backend.start()
+        return backend
+
+    yield start
+    for backend in started:
+        backend.stop()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show what otelcol logged beside a test that failed."""
+    report = yield
+    if report.failed:
+        report.sections += [("otelcol's log", backend.log()) for backend in item.stash.get(STARTED, [])]
+    return report
