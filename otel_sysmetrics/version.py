@@ -1,5 +1,3 @@
-"""The version, one constant."""
+"""The version, one constant, where the build reads it too."""
 
-from typing import Final
-
-__version__: Final = "0.1.0"
+__version__ = "0.1.0"

@@ -194,6 +194,8 @@ MACHINES: Final[Mapping[str, Machine]] = {
 22 20 0:31 / /srv rw - btrfs /dev/disk/by-uuid/12-34 rw
 23 20 0:32 / /var rw - btrfs /dev/vg/var rw
 24 20 0:33 / /gone rw - btrfs /dev/mapper/nobody rw
+25 20 0:34 / /both rw - bcachefs /dev/sda2:/dev/dm-0 rw
+26 20 0:35 / /unlinked rw - btrfs /dev/vg/sda rw
 """,
         physical=frozenset({"sda"}),
         places={
@@ -202,6 +204,8 @@ MACHINES: Final[Mapping[str, Machine]] = {
             "/srv": ("/srv", "sda2", "sda2"),
             "/var": ("/var", "dm-1", "dm-1"),
             "/gone": ("/gone", None, "mapper/nobody"),
+            "/both": ("/both", None, "sda2:/dev/dm-0"),
+            "/unlinked": ("/unlinked", None, "vg/sda"),
         },
     ),
     "zfs": Machine(

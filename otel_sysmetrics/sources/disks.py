@@ -79,8 +79,7 @@ def device_of(files: Files, mount: Mount, known: Mapping[str, Disk]) -> str | No
         return name
     if name.startswith("mapper/"):
         return _mapped(files, name.removeprefix("mapper/"), known)
-    target = os.path.basename(files.resolve(mount.source))
-    return target if target in known else None
+    return _linked(files, mount.source, known)
 
 
 def label_of(mount: Mount, device: str | None) -> str | None:
@@ -132,5 +131,10 @@ def _mapped(files: Files, name: str, known: Mapping[str, Disk]) -> str | None:
     for device in known:
         if device.startswith("dm-") and (files.text(f"/sys/block/{device}/dm/name") or "").strip() == name:
             return device
-    target = os.path.basename(files.resolve("/dev/mapper", name))
-    return target if target in known else None
+    return _linked(files, f"/dev/mapper/{name}", known)
+
+
+def _linked(files: Files, path: str, known: Mapping[str, Disk]) -> str | None:
+    """Follow a link in /dev; what leads to no file right in /dev is no link (bcachefs: `/dev/sda:/dev/sdb`)."""
+    folder, name = os.path.split(files.resolve(path))
+    return name if folder == files.resolve("/dev") and name in known else None
