@@ -15,7 +15,7 @@ from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.metrics import NoOpMeter
 
 from otel_sysmetrics.instruments import METER, Instruments, forget_all, is_proxy
-from otel_sysmetrics.sampler import Sampler
+from otel_sysmetrics.sampler import FIRST_GAPS, Sampler
 from otel_sysmetrics.selection import Selection
 from otel_sysmetrics.settings import Settings, SettingsError, rank_attributes
 from otel_sysmetrics.sources.files import Files
@@ -24,7 +24,7 @@ from otel_sysmetrics.threads import Clock, Lanes, MonotonicClock
 from otel_sysmetrics.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from opentelemetry.metrics import MeterProvider
 
@@ -54,9 +54,11 @@ class Attachment:
         ended: Callable[[], bool] = lambda: False,
         clock: Clock | None = None,
         lanes: Lanes | None = None,
+        first_gaps: Sequence[float] = FIRST_GAPS,
     ) -> None:
         self.settings = settings
         self.own = own
+        self._first_gaps = first_gaps
         self._provider = weakref.ref(provider)
         self._watch = watch or _own_pid(settings)
         self._tree = tree or settings.track_process_tree
@@ -86,6 +88,7 @@ class Attachment:
             clock=self._clock,
             within=suppress_instrumentation,
             ended=self._ended,
+            first_gaps=self._first_gaps,
         )
 
     def start(self) -> None:
@@ -143,7 +146,6 @@ class SysMetricsInstrumentor(BaseInstrumentor):  # type: ignore[misc] # untyped 
     raises and never waits: what is wrong is logged once, as an error that names it.
     """
 
-    configuration = Settings
     _attachment: Attachment | None = None
     _lanes: Lanes | None = None
 

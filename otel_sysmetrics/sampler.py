@@ -15,7 +15,7 @@ from otel_sysmetrics.sources.files import Files
 from otel_sysmetrics.threads import Lanes, MonotonicClock, natively
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from tenacity import RetryCallState
@@ -64,7 +64,8 @@ class Sampler:
     """All parts of all chosen kinds, each in its own thread.
 
     `publish` takes the snapshots. `within` makes the context in which each thread lives. `ended` tells that the
-    watched process is over and its last snapshot has to stay (`exec`).
+    watched process is over and its last snapshot has to stay (`exec`). `first_gaps` are the seconds between the first
+    samples, cut to the interval: short, so that a short job has numbers at once.
     """
 
     def __init__(  # noqa: PLR0913 - each is a seam of its own
@@ -77,8 +78,10 @@ class Sampler:
         clock: Clock | None = None,
         within: Callable[[], AbstractContextManager[object]] = nullcontext,
         ended: Callable[[], bool] = lambda: False,
+        first_gaps: Sequence[float] = FIRST_GAPS,
     ) -> None:
         self.settings = settings
+        self._first_gaps = first_gaps
         self.clock = clock or MonotonicClock()
         self._publish = publish
         self._within = within
@@ -117,7 +120,15 @@ class Sampler:
     def runners(self) -> tuple[Runner, ...]:
         """Load the chosen kinds and return one runner per part that has anything to send."""
         self._runners = tuple(
-            Runner(part, self.settings.sampling_interval, self._stop, self._publish, self.clock, self._ended)
+            Runner(
+                part,
+                self.settings.sampling_interval,
+                self._stop,
+                self._publish,
+                self.clock,
+                self._ended,
+                self._first_gaps,
+            )
             for kind in self.settings.collectors
             for part in self._parts(kind)
             if any(self._context.wants(spec) for spec in part.specs)
@@ -169,12 +180,14 @@ class Runner:
         publish: Publish,
         clock: Clock,
         ended: Callable[[], bool],
+        first_gaps: Sequence[float] = FIRST_GAPS,
     ) -> None:
         self.part = part
         self.health = Health(part.kind, part.name)
         self.lane = part.kind if part.name is None else f"{part.kind} {part.name}"
         self.collector: Collector | None = None
         self._interval = interval
+        self._first_gaps = first_gaps
         self._stop = stop
         self._publish = publish
         self._clock = clock
@@ -231,7 +244,7 @@ class Runner:
 
     def _serve(self, collector: Collector) -> None:
         due = self._clock.now()
-        for gap in rhythm(self._interval):
+        for gap in rhythm(self._interval, self._first_gaps):
             if not self._sample(collector, gap):
                 return
             now = self._clock.now()
@@ -278,9 +291,9 @@ class Runner:
             _log.warning("%s: %s", self.lane, said(error))
 
 
-def rhythm(interval: float) -> Iterator[float]:
-    """Yield the gaps between samples in seconds: short at first, so that a short job has numbers at once."""
-    return chain((min(gap, interval) for gap in FIRST_GAPS), repeat(interval))
+def rhythm(interval: float, first_gaps: Sequence[float] = FIRST_GAPS) -> Iterator[float]:
+    """Yield the gaps between samples in seconds: the first ones, none longer than the interval, then the interval."""
+    return chain((min(gap, interval) for gap in first_gaps), repeat(interval))
 
 
 def said(error: BaseException | None) -> str:

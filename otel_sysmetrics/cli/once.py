@@ -59,6 +59,7 @@ def take(  # noqa: PLR0913 - each is an option of the commands
         own=True,
         watch=lambda: settings.pid,
         clock=clock,
+        first_gaps=(),
     )
     attachment.start()
     deadline = clock.now() + window + timeout

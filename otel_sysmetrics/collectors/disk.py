@@ -34,7 +34,7 @@ The devices' part may not look for itself: asking for anything of a path on a de
 
 def parts(context: Context) -> tuple[Part, ...]:
     """Return one part for each watched path and one for the block devices."""
-    paths = tuple(dict.fromkeys(context.settings.disk_paths))
+    paths = context.settings.disk_paths
     places: Places = {}
     spaces = (Part("disk", path, _SPACE, partial(Space, context, path, places)) for path in paths)
     return (*spaces, Part("disk", "devices", _TRAFFIC, partial(Traffic, context, paths, places)))

@@ -174,7 +174,7 @@ def _lies_on(name: str, links: Mapping[str, Link]) -> set[str]:
         lowers = links[upper].lowers
         found.update(lower for lower in lowers if lower not in links or links[lower].master != upper)
         pending.extend(lowers)
-    return found - {name}
+    return found
 
 
 def _proc_net(files: Files) -> str:

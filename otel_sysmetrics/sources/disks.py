@@ -103,7 +103,7 @@ def _disk(row: list[str]) -> Disk | None:
 
 
 def _is_whole(files: Files, name: str, known: Mapping[str, Disk]) -> bool:
-    home = f"/sys/class/block/{name.replace('/', '!')}"  # cciss/c0d0 is a folder cciss!c0d0
+    home = f"/sys/class/block/{name}"
     facts = files.names(home)
     if facts:
         return "partition" not in facts and not files.names(home, "slaves")

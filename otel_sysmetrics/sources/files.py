@@ -62,4 +62,4 @@ def whole(text: str | None) -> int | None:
 def fields(lines: list[str], separator: str | None = None) -> dict[str, str]:
     """Read lines of a key and its value (`VmRSS:  12 kB`, `nr_periods 3`) into a dictionary."""
     pairs = (line.split(separator, 1) for line in lines)
-    return {pair[0].strip().rstrip(":"): pair[1].strip() for pair in pairs if len(pair) == 2}
+    return {pair[0].strip().rstrip(":"): pair[1].strip() for pair in pairs if len(pair) > 1}

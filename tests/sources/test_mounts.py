@@ -72,12 +72,14 @@ def test_links_are_followed_as_the_host_would(tmp_path: Path) -> None:
     links = {
         "data": "/mnt/big",
         "mnt/big": "../srv/./disk1",
+        "mnt/deep/link": "/srv/disk1",
         "srv/up": "../../../../srv",
         "loop": "loop",
         "host": str(tmp_path),
     }
     files = write_tree(tmp_path, {"srv/disk1/x": ""}, links)
     assert resolve(files, "/data/x") == "/srv/disk1/x"
+    assert resolve(files, "/mnt/deep/link/x") == "/srv/disk1/x"
     assert resolve(files, "/srv/up/disk1") == "/srv/disk1"
     assert resolve(files, "//missing//y/../z/") == "/missing/z"
     assert resolve(files, "/loop") == "/loop"

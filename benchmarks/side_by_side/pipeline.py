@@ -1,0 +1,131 @@
+"""One side with a periodic reader that exports over OTLP/HTTP, and the sink that it exports to."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import MetricExportResult, PeriodicExportingMetricReader
+
+from side_by_side import OURS, THEIRS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from opentelemetry.sdk.metrics.export import MetricsData
+
+INTERVAL: Final = 15.0
+"""Seconds between two cycles on the clock of the sampler, as by default."""
+
+
+class Mark(NamedTuple):
+    """The CPU seconds that were used until the end of one export: by all threads, by the reader's, by its exports."""
+
+    process: float
+    reader: float
+    export: float
+
+
+class Exporter(OTLPMetricExporter):
+    """The real exporter; it notes the CPU time after each export."""
+
+    def __init__(self, endpoint: str) -> None:
+        super().__init__(endpoint=endpoint)
+        self.marks: list[Mark] = []
+        self.last: MetricsData | None = None
+        self._export_seconds = 0.0
+        self._news = threading.Condition()
+
+    def export(
+        self, metrics_data: MetricsData, timeout_millis: float | None = 10_000, **_other: object
+    ) -> MetricExportResult:
+        """Export, and note what it cost."""
+        begun = time.thread_time()
+        result = super().export(metrics_data, timeout_millis)
+        ended = time.thread_time()
+        if result is MetricExportResult.SUCCESS:
+            with self._news:
+                self._export_seconds += ended - begun
+                self.last = metrics_data
+                self.marks.append(Mark(time.process_time(), ended, self._export_seconds))
+                self._news.notify_all()
+        return result
+
+    def wait(self, exports: int) -> None:
+        """Wait until so much was exported; raises RuntimeError when that takes far too long."""
+        with self._news:
+            if not self._news.wait_for(lambda: len(self.marks) >= exports, timeout=200):
+                message = f"{len(self.marks)} exports in place of {exports}"
+                raise RuntimeError(message)
+
+    def points(self) -> int:
+        """Return the number of points in the last export."""
+        resources = self.last.resource_metrics if self.last else ()
+        metrics = [metric for one in resources for scope in one.scope_metrics for metric in scope.metrics]
+        return sum(len(metric.data.data_points) for metric in metrics)
+
+
+class FastClock:
+    """A sampler's clock that runs `times` as fast: all that happens in an interval of 15 s happens in less of ours."""
+
+    def __init__(self, times: float) -> None:
+        self._times = times
+
+    def now(self) -> float:
+        """Return seconds of this clock."""
+        return time.monotonic() * self._times
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        """Wait for the event at most so many seconds of this clock."""
+        return event.wait(seconds / self._times)
+
+
+def start(side: str, endpoint: str, seconds: float) -> Exporter:
+    """Start a side with a cycle every `seconds`, or with any other name neither: the SDK alone."""
+    exporter = Exporter(endpoint)
+    reader = PeriodicExportingMetricReader(exporter, export_interval_millis=seconds * 1000)
+    provider = MeterProvider(metric_readers=[reader], shutdown_on_exit=False)
+    if side == OURS:
+        from otel_sysmetrics import Settings
+        from otel_sysmetrics.instrumentor import Attachment
+
+        Attachment(provider, Settings(), clock=FastClock(INTERVAL / seconds)).start()
+    elif side == THEIRS:
+        from opentelemetry.instrumentation.system_metrics import SystemMetricsInstrumentor
+
+        SystemMetricsInstrumentor().instrument(meter_provider=provider)
+    else:
+        provider.get_meter("benchmark").create_counter("nothing").add(1)
+    return exporter
+
+
+@contextmanager
+def sink() -> Iterator[str]:
+    """Run an OTLP/HTTP endpoint in this process that takes everything and keeps nothing; yields its address."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Taker)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/v1/metrics"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+class _Taker(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"  # keeps the connection, as collectors do
+
+    def do_POST(self) -> None:
+        """Take a request and answer with an empty response."""
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.send_header("Content-Type", "application/x-protobuf")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_arguments: object) -> None:
+        """Say nothing."""
