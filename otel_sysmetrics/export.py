@@ -115,7 +115,7 @@ class Pipeline:
             self._build(forked=True)
             self._detach = self._attach(self.provider) if self._attach else self._detach
         except Exception as error:  # noqa: BLE001 - whatever the SDK raises, the child's own work goes on
-            _log.warning("hardware metrics are off in process %d: %s", os.getpid(), error)
+            _log.warning("otel-sysmetrics is off in process %d: %s", os.getpid(), error)
             return
         Finalize(None, self.shutdown, exitpriority=0)  # a multiprocessing child runs no atexit
 

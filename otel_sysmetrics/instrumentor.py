@@ -157,7 +157,7 @@ class SysMetricsInstrumentor(BaseInstrumentor):  # type: ignore[misc] # untyped 
         try:
             self._attach(**kwargs)
         except BaseException as error:  # noqa: BLE001 - anything raised here would stop all other instrumentations
-            _log.error("hardware metrics are off: %s: %s", type(error).__name__, error)
+            _log.error("otel-sysmetrics is off: %s: %s", type(error).__name__, error)
 
     def _attach(
         self,
@@ -209,7 +209,7 @@ def _own_pid(settings: Settings) -> Callable[[], int | None]:
 
 
 def _report(error: SettingsError) -> None:
-    _log.error("%s", error)
+    _log.error("otel-sysmetrics: %s", error)
 
 
 def _instance_id(provider: MeterProvider) -> object:

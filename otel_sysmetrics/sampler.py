@@ -145,7 +145,7 @@ class Sampler:
         try:
             return tuple(parts(kind, self._context))
         except BaseException as error:  # noqa: BLE001 - a broken psutil may raise ImportError, OSError or SystemExit
-            _log.warning("%s is left out, it cannot be loaded: %s", kind, said(error))
+            _log.warning("otel-sysmetrics: %s is left out, it cannot be loaded: %s", kind, said(error))
             return ()
 
     def _start_runners(self) -> None:
@@ -279,7 +279,7 @@ class Runner:
         self.health.trouble = None
         if self._failing:
             self._failing = False
-            _log.warning("%s: is back", self.lane)
+            _log.warning("otel-sysmetrics: %s is back", self.lane)
 
     def _failed(self, error: BaseException | None) -> None:
         self.health.well = False
@@ -288,7 +288,7 @@ class Runner:
             _log.debug("%s: not here: %s", self.lane, said(error))
         elif not self._failing:
             self._failing = True
-            _log.warning("%s: %s", self.lane, said(error))
+            _log.warning("otel-sysmetrics: %s: %s", self.lane, said(error))
 
 
 def rhythm(interval: float, first_gaps: Sequence[float] = FIRST_GAPS) -> Iterator[float]:
@@ -301,6 +301,8 @@ def said(error: BaseException | None) -> str:
     if error is None:
         return "no reason given"
     text = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, OSError) and error.strerror:
+        text = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
     if not isinstance(error, NotHere | Unavailable | OSError):
         text = f"{type(error).__name__}: {text}"
     remedy = error.remedy if isinstance(error, Unavailable) else ""

