@@ -21,8 +21,8 @@ from side_by_side.pipeline import sink, start
 
 ROUNDS = 5
 SECONDS = 0.1
-WARM_UP = 10
-CYCLES = 60
+WARM_UP = 6
+CYCLES = 40
 
 
 def main() -> None:

@@ -15,12 +15,12 @@ from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.metrics import NoOpMeter
 
 from otel_sysmetrics.instruments import METER, Instruments, forget_all, is_proxy
-from otel_sysmetrics.sampler import FIRST_GAPS, Sampler
+from otel_sysmetrics.sampler import Sampler
 from otel_sysmetrics.selection import Selection
 from otel_sysmetrics.settings import Settings, SettingsError, rank_attributes
 from otel_sysmetrics.sources.files import Files
 from otel_sysmetrics.sources.processes import WatchedProcess
-from otel_sysmetrics.threads import Clock, Lanes, MonotonicClock
+from otel_sysmetrics.threads import FIRST_GAPS, Clock, Lanes, MonotonicClock
 from otel_sysmetrics.version import __version__
 
 if TYPE_CHECKING:

@@ -143,6 +143,7 @@ def test_throttling_is_the_share_of_the_periods_since_the_last_look(tmp_path: Pa
     assert throttle(machine, 1100, 925) is None
     assert throttle(machine, 50, 5) is None
     assert throttle(machine, 150, 5) == 0
+    assert throttle(machine, 160, 4) is None
     machine.write(cgroup2("job", cpu__max="max 100000"))
     assert throttle(machine, 250, 105) is None
 

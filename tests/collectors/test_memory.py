@@ -161,6 +161,12 @@ def test_what_cannot_be_read_is_absent_and_the_rest_is_there(tmp_path: Path, los
     assert sample["swap.used_percent"] == 25
 
 
+def test_no_more_is_available_than_there_is(tmp_path: Path) -> None:
+    files = write_tree(tmp_path, {"proc/meminfo": "MemTotal: 2048 kB\nMemAvailable: 4096 kB\n"})
+
+    assert collect(files, pid=None) == {"memory_percent": 0, "proc.memory.availableMB": 2}
+
+
 def test_a_machine_without_swap_uses_none_and_has_no_share_of_it(tmp_path: Path) -> None:
     files = write_tree(tmp_path, {"proc/meminfo": "SwapTotal: 0 kB\nSwapFree: 0 kB\n"})
 
