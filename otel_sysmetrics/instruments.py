@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _log: Final = logging.getLogger("otel_sysmetrics")
 
 METER: Final = "otel_sysmetrics"
-HISTORY_SECONDS: Final = 300.0
+HISTORY_SECONDS: Final = 330.0  # 22 samples: Python 3.11 and 3.12 hoard 2,000 dead tuples of just 20
 MOST_SERIES: Final = 20_000  # remembered at once; labels that churn for weeks must not grow the application
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Final, Protocol
 
 from otel_sysmetrics.collectors.base import Context, NotHere, Part, Unavailable, parts
@@ -145,13 +145,10 @@ class Sampler:
             import tenacity  # noqa: F401 - brings asyncio with it, which an application's start must not wait for
 
             runners = self.runners()
-        for runner in runners:
-            if self._stop.is_set():
-                return
-            try:
-                self._lanes.run(runner.lane, self._lane_body(runner))
-            except RuntimeError:
-                return
+        with suppress(RuntimeError):  # at the interpreter's end no thread starts any more
+            for runner in runners:
+                if not self._stop.is_set():
+                    self._lanes.run(runner.lane, self._lane_body(runner))
 
     def _lane_body(self, runner: Runner) -> Callable[[], None]:
         def body() -> None:
@@ -242,8 +239,7 @@ class Runner:
         due = self._clock.now()
         for gap in rhythm(self._interval, self._first_gaps):
             if not self._sample(collector, gap):
-                # Without a pause, hardware that probes well and then is not here would keep a CPU busy.
-                self._clock.wait(self._stop, self._interval)
+                self._clock.wait(self._stop, self._interval)  # what probes well and is gone again keeps no CPU busy
                 return
             now = self._clock.now()
             due = max(due + gap, now)

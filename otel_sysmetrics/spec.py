@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from dataclasses import dataclass, field
 from enum import Enum
@@ -80,6 +79,8 @@ class MetricSpec:
         name = _PLACEHOLDER.sub(lambda match: _ILLEGAL.sub("_", str(labels[match[1]])), self.tag)
         if len(name) <= MAX_NAME_LENGTH:
             return name
+        import hashlib  # brings OpenSSL with it, and names are seldom so long
+
         original = _PLACEHOLDER.sub(lambda match: str(labels[match[1]]), self.tag)
         digest = hashlib.sha256(original.encode("utf-8", "surrogatepass")).hexdigest()[:8]
         return f"{name[: MAX_NAME_LENGTH - 9]}_{digest}"

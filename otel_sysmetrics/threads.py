@@ -91,8 +91,9 @@ class Lanes:
 
 def natively(call: Callable[[], _T]) -> _T:
     """Call in a native thread where gevent has made threads into greenlets: a driver call would stop them all."""
-    monkey = sys.modules.get("gevent.monkey")
-    if monkey is None or not monkey.is_module_patched("threading"):
+    # Another thread may be importing it just now.
+    is_patched = getattr(sys.modules.get("gevent.monkey"), "is_module_patched", None)
+    if is_patched is None or not is_patched("threading"):
         return call()
     import gevent
 

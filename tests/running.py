@@ -55,6 +55,7 @@ class Running:
             env=dict(environment) if environment is not None else clean_environment(),
             text=True,
             cwd=cwd,
+            start_new_session=True,  # away from the terminal, whose Ctrl-C is ours
         )
         self.ended: float | None = None
         self._said: list[tuple[float, str]] = []
@@ -95,7 +96,8 @@ class Running:
     @property
     def errors(self) -> list[str]:
         """What it has said on stderr so far."""
-        return [line for _, line in self._errors]
+        # Releases before 1.40 say this themselves, at each provider.
+        return [line for _, line in self._errors if line != "SDK is disabled."]
 
     def wait_for_line(self, start: str, timeout: float = 30) -> str:
         """Return the first line on stdout that starts so, as soon as it is there."""

@@ -105,10 +105,12 @@ def test_scope_and_resource_say_who_speaks(reported: Mapping[str, list[Point]], 
 
 def test_what_a_job_does_shows_in_its_numbers(reported: Mapping[str, list[Point]]) -> None:
     """The job holds 100 MiB and keeps about half a CPU busy; both arrive, as does a counter that never falls."""
-    last = {point.name: point.value for point in reported["over-http"]}
-    assert 100 <= last["proc.memory.rssMB"] < 400
-    assert 100 / os.cpu_count() / 10 < last["cpu"] <= 100  # type: ignore[operator] # a machine that has CPUs
-    assert 0 < last["memory_percent"] < 100
+    most: dict[str, float] = {}
+    for point in reported["over-http"]:
+        most[point.name] = max(point.value, most.get(point.name, 0))
+    assert 100 <= most["proc.memory.rssMB"] < 400
+    assert 100 / (os.cpu_count() or 1) / 10 < most["cpu"] <= 100
+    assert 0 < most["memory_percent"] < 100
     retransmits = [point.value for point in reported["over-http"] if point.name == "network.tcpRetransmits"]
     assert retransmits == sorted(retransmits)
 

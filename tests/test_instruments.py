@@ -22,7 +22,7 @@ from opentelemetry.sdk.metrics.export import (
 from prometheus_client import REGISTRY, generate_latest
 
 from otel_sysmetrics.catalog import health as health_catalog
-from otel_sysmetrics.instruments import is_proxy
+from otel_sysmetrics.instruments import forget_all, is_proxy
 from otel_sysmetrics.reading import Reading
 from otel_sysmetrics.spec import MetricSpec
 from tests.fakes import (
@@ -64,14 +64,18 @@ class VendorMeter(NoOpMeter):
         self.made_in_callback: list[str] = []
         self.before_creation: Callable[[], object] = bool
 
-    def create_observable_gauge(self, name: str, callbacks: Any = None, **_: Any) -> Any:  # noqa: ANN401
+    def create_observable_gauge(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        self._create(*args, **kwargs)
+
+    def create_observable_counter(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        self._create(*args, **kwargs)
+
+    def _create(self, name: str, *, callbacks: list[Callable[[CallbackOptions], Any]], **_: str) -> None:
         self.before_creation()
         self.names.append(name)
         self.callbacks.extend(callbacks)
         if getattr(self.asking, "now", False):
             self.made_in_callback.append(name)
-
-    create_observable_counter = create_observable_gauge
 
     def collect(self) -> int:
         """Ask every callback, and return how many points there are."""
@@ -201,6 +205,15 @@ class TestNames:
         assert len({point.name for point in found}) == 1
         assert sorted(point.attributes[attribute] for point in found) == ["/my disk", "/my_disk"]
         assert {point.value for point in found} == {11 if spec is PER_PATH else 1}
+
+    def test_one_series_that_two_parts_give_is_sent_once_and_not_added_up(self) -> None:
+        desk = Desk()
+        for value in (10, 15):
+            for part in ("one", "other"):
+                desk.give(Reading(PER_DEVICE, value, {"dev": "sda"}), name=part)
+
+        assert len(desk.ask()) == 1
+        assert desk.ask()[0].value <= 5
 
     def test_case_132_paths_of_any_text_are_sent_and_none_is_merged(self) -> None:
         paths = ["/", "/mnt/My Data", "C:\\", "/données", "/donn_es", "up:rate5m", 300 * "a", 301 * "a", "_", "9"]
@@ -416,6 +429,20 @@ class TestCase126:
         assert (one.value(TOTAL), other.value(TOTAL)) == (None, 0)
 
 
+def test_in_a_forked_child_nothing_is_served_and_counters_begin_anew() -> None:
+    first = Desk()
+    for value in (10, 15):
+        first.give(Reading(TOTAL, value))
+    assert first.value(TOTAL) == 5
+
+    forget_all()
+
+    assert all_points(first.reader.get_metrics_data()) == []
+    second = Desk(first.provider, reader=first.reader)
+    second.give(Reading(TOTAL, 20))
+    assert second.value(TOTAL) == 0
+
+
 class TestCreation:
     def test_no_instrument_is_created_in_a_callback(self) -> None:
         provider = VendorProvider()
@@ -430,15 +457,23 @@ class TestCreation:
     def test_a_thousand_are_made_in_a_thread_while_a_reader_collects_and_neither_stops_the_other(self) -> None:
         desk = Desk()
         readings = [on_path(turn, f"/{turn}") for turn in range(1000)]
-        maker = threading.Thread(target=desk.give, args=readings, daemon=True)
-        collects = 0
-        maker.start()
-        while maker.is_alive():
-            desk.reader.get_metrics_data()
-            collects += 1
-        maker.join(PATIENCE)
+        made, collects = threading.Event(), list[int]()
 
-        assert collects > 0
+        def collect() -> None:
+            while not made.wait(0.01):
+                collects.append(len(desk.ask()))
+
+        reader = threading.Thread(target=collect, daemon=True)
+        maker = threading.Thread(target=desk.give, args=readings, daemon=True)
+        reader.start()
+        until(lambda: len(collects) > 0)
+        maker.start()
+        maker.join(PATIENCE)
+        made.set()
+        reader.join(PATIENCE)
+
+        assert not maker.is_alive()
+        assert not reader.is_alive()
         assert sorted(point.value for point in desk.ask()) == list(range(1000))
 
     def test_case_123_a_callback_answers_while_a_sampling_thread_is_held_up_in_the_sdk(self) -> None:

@@ -96,7 +96,7 @@ def test_a_long_glob_of_many_stars_is_decided_at_once() -> None:
 
 PIECES: Final = st.lists(st.sampled_from(["{a}", "{b}", "a", "b", ".", "a.b", "usage"]), min_size=1, max_size=5)
 TEMPLATES: Final = PIECES.map(lambda pieces: "t" + "".join(pieces))
-GLOB_PIECES: Final = [*"*?ab.t[]!{_", "[ab]", "[!a]", "[]]", "[!]a]", "{a}", "usage"]
+GLOB_PIECES: Final = [*"*?ab.t[]!{_", "[ab]", "[!a]", "[]a]", "[!]a]", "{a}", "usage"]
 GLOBS: Final = st.lists(st.sampled_from(GLOB_PIECES), max_size=7).map("".join)
 LABELS: Final = st.text(alphabet="ab.*?[]{}_ é", max_size=4)
 
@@ -109,7 +109,8 @@ LABELS: Final = st.text(alphabet="ab.*?[]{}_ é", max_size=4)
     a=LABELS,
     b=LABELS,
 )
-@example(template="t{a}", included=["t[!]a]"], excluded=[], on=False, a="b", b="")
+@example(template="t{a}.b", included=["t*.[]b]"], excluded=[], on=False, a="b", b="")
+@example(template="t{a}.b", included=["t*.[!]a]"], excluded=[], on=False, a="b", b="")
 def test_a_spec_is_never_left_out_where_one_of_its_tags_would_be_sent(  # noqa: PLR0913 - each is drawn by itself
     template: str,
     included: list[str],

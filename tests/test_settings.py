@@ -107,6 +107,12 @@ def test_a_keyword_holds_over_the_environment_and_the_environment_over_the_defau
     assert (settings.sampling_interval, settings.pid, settings.root_path) == (4, 7, "/")
 
 
+def test_a_variable_that_a_keyword_overrules_may_be_wrong() -> None:
+    environ = {variable("sampling_interval"): "soon"}
+
+    assert Settings.load({"sampling_interval": 4}, environ=environ).sampling_interval == 4
+
+
 def test_only_load_reads_the_real_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(variable("sampling_interval"), "3")
 

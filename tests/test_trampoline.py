@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 from opentelemetry.metrics import CallbackOptions, Observation
 
 from otel_sysmetrics.catalog import health as health_catalog
+from otel_sysmetrics.instruments import HISTORY_SECONDS
 from otel_sysmetrics.reading import Reading
 from otel_sysmetrics.spec import Kind, MetricSpec
 from otel_sysmetrics.trampoline import Trampoline
@@ -26,21 +29,11 @@ SUCCESS: Final = health_catalog.SUCCESS.tag
 DURATION: Final = health_catalog.DURATION.tag
 
 
-class Asker:
-    """A reader's own thread, which is the same at each of its collections."""
-
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
-        self._thread = ThreadPoolExecutor(max_workers=1)
-
-    def __enter__(self) -> Asker:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._thread.shutdown()
-
-    def value(self, spec: MetricSpec) -> float | None:
-        return self._thread.submit(self._desk.value, spec).result()
+@contextmanager
+def asker(desk: Desk) -> Iterator[Callable[[MetricSpec], float | None]]:
+    """Give what asks in a reader's own thread, which is the same at each of its collections."""
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        yield lambda spec: thread.submit(desk.value, spec).result()
 
 
 def in_a_new_thread(ask: Callable[[], float | None]) -> float | None:
@@ -72,16 +65,16 @@ class TestMean:
         """A spike in every fifth sample: the mean of each second is 2.0, whoever else asks in between."""
         desk = Desk()
         desk.give(Reading(SHARE, 0))
-        with Asker(desk) as fast, Asker(desk) as slow:
-            fast.value(SHARE)
-            slow.value(SHARE)
+        with asker(desk) as fast, asker(desk) as slow:
+            fast(SHARE)
+            slow(SHARE)
             for _ in range(4):
                 seen = []
                 for value in (0, 0, 10, 0, 0):
                     desk.give(Reading(SHARE, value))
-                    seen.append(fast.value(SHARE))
+                    seen.append(fast(SHARE))
                 assert seen == [0, 0, 10, 0, 0]
-                assert slow.value(SHARE) == 2.0
+                assert slow(SHARE) == 2.0
 
     @given(st.lists(st.integers(0, 1000) | st.sampled_from("ab"), max_size=30))
     def test_whatever_the_order_of_samples_and_asks_each_reader_gets_the_exact_mean(
@@ -90,10 +83,10 @@ class TestMean:
         desk = Desk()
         desk.give(Reading(SHARE, 5))
         last = 5
-        with Asker(desk) as a, Asker(desk) as b:
+        with asker(desk) as a, asker(desk) as b:
             readers = {"a": a, "b": b}
             for reader in readers.values():
-                reader.value(SHARE)
+                reader(SHARE)
             unasked: dict[str, list[int]] = {"a": [], "b": []}
             for step in script:
                 if isinstance(step, int):
@@ -103,12 +96,12 @@ class TestMean:
                         samples.append(step)
                     continue
                 samples = unasked[step] or [last]
-                assert readers[step].value(SHARE) == sum(samples) / len(samples)
+                assert readers[step](SHARE) == sum(samples) / len(samples)
                 unasked[step] = []
 
     def test_threads_never_seen_before_share_one_position(self) -> None:
         desk = Desk()
-        with Asker(desk) as periodic:
+        with asker(desk) as periodic:
             for value in (1, 3):
                 desk.give(Reading(SHARE, value))
             assert in_a_new_thread(lambda: desk.value(SHARE)) == 2.0
@@ -117,10 +110,10 @@ class TestMean:
             assert in_a_new_thread(lambda: desk.value(SHARE)) == 6.0
             for value in (9, 11):
                 desk.give(Reading(SHARE, value))
-            assert periodic.value(SHARE) == 10.0
+            assert periodic(SHARE) == 10.0
             desk.give(Reading(SHARE, 13))
             assert in_a_new_thread(lambda: desk.value(SHARE)) == 13.0
-            assert periodic.value(SHARE) == 13.0
+            assert periodic(SHARE) == 13.0
 
     def test_it_is_the_last_value_where_none_is_newer_and_it_is_fresh(self) -> None:
         desk = Desk()
@@ -147,7 +140,8 @@ class TestMean:
         for value in range(1000):
             desk.give(Reading(SHARE, value))
 
-        assert desk.value(SHARE) == sum(range(995, 1000)) / 5
+        kept = math.ceil(HISTORY_SECONDS / 60)
+        assert desk.value(SHARE) == sum(range(1000 - kept, 1000)) / kept
 
     def test_a_sample_in_between_that_is_absent_does_not_count(self) -> None:
         desk = Desk()
@@ -220,9 +214,9 @@ class TestAbsence:
 
     def test_a_reader_that_comes_after_hours_of_failure_gets_nothing_from_before(self) -> None:
         desk = Desk(interval=15)
-        with Asker(desk) as periodic:
+        with asker(desk) as periodic:
             desk.give(Reading(SHARE, 3))
-            assert periodic.value(SHARE) == 3
+            assert periodic(SHARE) == 3
             desk.give(Reading(SHARE, 4))
             for _ in range(240):
                 desk.clock.time += 15

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from otel_sysmetrics.settings import Settings
+from otel_sysmetrics.sources.command import patiently
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,7 +60,7 @@ def command(exporter: str, pid: int | None, *, once: bool) -> None:
         instance_id=socket.gethostname(),
     )
     start(pipeline, attach)
-    stop.wait()
+    patiently(stop)
     pipeline.shutdown()
 
 

@@ -214,10 +214,10 @@ def _loads(files: Files) -> CpuTimes:
 
 def _numbers(words: list[str], kind: type[float] = int) -> CpuTimes:
     try:
-        numbers = tuple(kind(word) for word in words)
+        numbers = [kind(word) for word in words]
     except ValueError:
         return ()
-    return numbers if all(0 <= number < 1 << 64 for number in numbers) else ()
+    return tuple(numbers) if all(0 <= number < 1 << 64 for number in numbers) else ()
 
 
 def _threads(processes: tuple[ProcessSample, ...]) -> int | None:

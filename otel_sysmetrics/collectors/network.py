@@ -88,7 +88,7 @@ class Network:
         """Nothing is held."""
 
     def _find_traffic(self) -> dict[str, Traffic]:
-        if self._files.exists("/proc"):
+        if self._files.root != "/" or self._files.exists("/proc"):  # another machine's root is not psutil's machine
             return parse_dev(self._files.text(_proc_net(self._files), "dev"))
         return _traffic_of_psutil()
 

@@ -237,7 +237,7 @@ def test_the_devices_part_never_touches_a_watched_path(monkeypatch: pytest.Monke
         return listen
 
     files = MACHINES["NFS, bind mounts, a mount over a mount, spaces"].write(tmp_path)
-    for name in ("stat", "lstat", "readlink", "statvfs", "listdir", "scandir"):
+    for name in ("open", "stat", "lstat", "readlink", "statvfs", "listdir", "scandir"):
         monkeypatch.setattr(os, name, heard(getattr(os, name)))
     monkeypatch.setattr(builtins, "open", heard(open))
     readings = values(collectors(files, "/", "/net/sets", "/win")["devices"])

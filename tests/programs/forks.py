@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import socket
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 MIB = 2**20
 CHILD_MIB = 150
+HELD: list[bytes] = []  # to the very end: the last sample may come after the last line
 
 
 def say(**facts: object) -> None:
@@ -26,7 +28,7 @@ def say(**facts: object) -> None:
 
 def live(seconds: float, mebibytes: int = CHILD_MIB, *, busy: float = 0.0) -> None:
     """Hold memory and keep a share of a CPU busy for some seconds, and say what /proc shows of it."""
-    held = b"\xa5" * (mebibytes * MIB)
+    HELD.append(b"\xa5" * (mebibytes * MIB))
     with open("/proc/self/statm", encoding="ascii") as statm:
         resident = int(statm.read().split()[1]) * os.sysconf("SC_PAGESIZE") / MIB
     end = time.monotonic() + seconds
@@ -35,7 +37,7 @@ def live(seconds: float, mebibytes: int = CHILD_MIB, *, busy: float = 0.0) -> No
         while time.monotonic() < spin:
             pass
         time.sleep(0.02 * (1 - busy))
-    say(resident=resident, held=len(held))
+    say(resident=resident)
 
 
 def fork(body: Callable[[], None]) -> int:
@@ -52,6 +54,18 @@ def wait(*children: int) -> None:
     for child in children:
         _, status = os.waitpid(child, 0)
         say(child=child, status=os.waitstatus_to_exitcode(status))
+
+
+def leave_at_once(number: int) -> float:
+    """Fork a child that leaves at once, every second one without any clean-up; return the seconds until it is gone."""
+    begun = time.monotonic()
+    child = os.fork()
+    if child == 0:
+        if number % 2 == 0:
+            os._exit(0)
+        sys.exit(0)
+    os.waitpid(child, 0)
+    return time.monotonic() - begun
 
 
 def generations() -> None:
@@ -83,28 +97,24 @@ def stuck() -> None:
             live(2.5)
 
         wait(fork(child))
-        wait(*(fork(lambda: None) for _ in range(3)))
-        begun = time.monotonic()
-        wait(fork(lambda: None))
-        say(seconds=time.monotonic() - begun)
+        say(seconds=[leave_at_once(0), leave_at_once(1), leave_at_once(3)])
 
 
 def short_lived() -> None:
     """Fork children that are gone at once, one after the other, each way to go half of the times."""
     configure()
-    time.sleep(0.5)
-    seconds = []
-    for number in range(20):
-        begun = time.monotonic()
-        child = os.fork()
-        if child == 0:
-            if number % 2:
-                os._exit(0)
-            sys.exit(0)
-        os.waitpid(child, 0)
-        seconds.append(time.monotonic() - begun)
+    while not any(thread.name == "otel-sysmetrics cpu" for thread in threading.enumerate()):
+        time.sleep(0.01)  # a fork waits for imports, which may take long on a busy machine
+    seconds = [leave_at_once(number) for number in range(20)]
     live(1.5, 0)
-    say(seconds=max(seconds))
+    say(seconds=seconds)
+
+
+def twice() -> None:
+    """Fork after configure() was called twice."""
+    configure()
+    configure()
+    wait(fork(lambda: live(2.5)))
 
 
 def of_multiprocessing(method: str) -> None:
@@ -151,6 +161,7 @@ WAYS: dict[str, Callable[[], None]] = {
     "generations": generations,
     "stuck": stuck,
     "short-lived": short_lived,
+    "twice": twice,
     "fork": lambda: of_multiprocessing("fork"),
     "spawn": lambda: of_multiprocessing("spawn"),
     "forkserver": lambda: of_multiprocessing("forkserver"),
