@@ -7,7 +7,7 @@ import threading
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Final, Protocol
 
-from otel_sysmetrics.collectors.base import Context, NotHere, Part, Unavailable, parts
+from otel_sysmetrics.collector import Context, NotHere, Part, Unavailable, parts
 from otel_sysmetrics.importing import importing
 from otel_sysmetrics.reading import Reading, Snapshot
 from otel_sysmetrics.selection import Selection
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tenacity import RetryCallState
 
-    from otel_sysmetrics.collectors.base import Collector
+    from otel_sysmetrics.collector import Collector
     from otel_sysmetrics.settings import Settings
     from otel_sysmetrics.sources.processes import WatchedProcess
     from otel_sysmetrics.threads import Clock

@@ -17,7 +17,7 @@ from opentelemetry.sdk.metrics import MeterProvider, ObservableCounter
 from opentelemetry.sdk.metrics.export import AggregationTemporality, InMemoryMetricReader
 from opentelemetry.sdk.resources import Resource
 
-from otel_sysmetrics.collectors.base import Part
+from otel_sysmetrics.collector import Part
 from otel_sysmetrics.instruments import Instruments
 from otel_sysmetrics.reading import Reading, Snapshot
 from otel_sysmetrics.sampler import Health
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from opentelemetry import metrics
     from opentelemetry.sdk.metrics.export import MetricsData
 
-    from otel_sysmetrics.collectors.base import Collector
+    from otel_sysmetrics.collector import Collector
     from otel_sysmetrics.reading import AttributeValue
 
 PATIENCE: Final = 20.0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from otel_sysmetrics.collectors.base import NotHere, Unavailable
+from otel_sysmetrics.collector import NotHere, Unavailable
 from otel_sysmetrics.reading import Reading
 from otel_sysmetrics.sampler import Health, Runner, Sampler, said
 from otel_sysmetrics.settings import Settings
@@ -20,7 +20,7 @@ from tests.fakes import COUNT, PATIENCE, SHARE, TOTAL, FakeCollector, FakeKind, 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from otel_sysmetrics.collectors.base import Collector, Context, Part
+    from otel_sysmetrics.collector import Collector, Context, Part
     from otel_sysmetrics.reading import Snapshot
 
 ONE: Final = (Reading(SHARE, 1.0),)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from otel_sysmetrics.collectors.base import NotHere
+from otel_sysmetrics.collector import NotHere
 from otel_sysmetrics.settings import Settings, export_interval, otlp_protocol
 
 if TYPE_CHECKING:

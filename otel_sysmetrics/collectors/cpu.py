@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from otel_sysmetrics.catalog import host
-from otel_sysmetrics.collectors.base import Part
+from otel_sysmetrics.collector import Part
 from otel_sysmetrics.reading import Reading
 from otel_sysmetrics.sources.cgroup import Cgroups
 from otel_sysmetrics.sources.files import whole
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from types import ModuleType
 
-    from otel_sysmetrics.collectors.base import Context
+    from otel_sysmetrics.collector import Context
     from otel_sysmetrics.sources.cgroup import CpuControl
     from otel_sysmetrics.sources.files import Files
     from otel_sysmetrics.sources.processes import ProcessSample, Walk

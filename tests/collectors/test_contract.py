@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from otel_sysmetrics.catalog import CATALOG, KINDS, host
-from otel_sysmetrics.collectors.base import Context, NotHere, Unavailable, parts
+from otel_sysmetrics.collector import Context, NotHere, Unavailable, parts
 from otel_sysmetrics.sampler import Runner
 from otel_sysmetrics.settings import Settings
 from otel_sysmetrics.sources.files import Files
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from otel_sysmetrics.collectors.base import Collector, Part
+    from otel_sysmetrics.collector import Collector, Part
     from otel_sysmetrics.reading import Reading
 
 DIFFERENCES: Final = {spec.tag for spec in (host.CPU, host.CPU_PERCENT, host.CPU_CORE_PERCENT, host.PROCESS_THROTTLED)}

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from otel_sysmetrics.catalog import host
-from otel_sysmetrics.collectors.base import Collector, Context, NotHere, parts
+from otel_sysmetrics.collector import Collector, Context, NotHere, parts
 from otel_sysmetrics.reading import AttributeValue, Reading
 from otel_sysmetrics.settings import Settings
 from otel_sysmetrics.sources.files import Files

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from otel_sysmetrics.collector import Context
 from otel_sysmetrics.collectors import memory
-from otel_sysmetrics.collectors.base import Context
 from otel_sysmetrics.settings import Settings
 from otel_sysmetrics.sources.files import Files
 from otel_sysmetrics.sources.processes import WatchedProcess
@@ -21,7 +21,7 @@ from tests.trees import Clock, WithoutProc, cgroup2, context, in_cgroup2, stat, 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from otel_sysmetrics.collectors.base import Collector
+    from otel_sysmetrics.collector import Collector
 
 GIB = 1 << 30
 MIB = 1 << 20

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_sysmetrics.collectors.base import Collector, Context, NotHere, parts
+from otel_sysmetrics.collector import Collector, Context, NotHere, parts
 from otel_sysmetrics.collectors.network import Link, Traffic, choose, parse_dev, parse_retransmits, read_link
 from otel_sysmetrics.settings import Settings
 from otel_sysmetrics.sources.files import Files
