@@ -117,7 +117,7 @@ class Pipeline:
         return ended
 
     def supersede(self) -> None:
-        """Leave the reporting to a newer pipeline; what the script itself measures here is exported as before."""
+        """Report nothing in children any more; what the script itself measures here is exported as before."""
         self._attach = None
 
     def after_fork(self) -> None:
@@ -151,12 +151,10 @@ def configure(settings: Settings | None = None, **keywords: object) -> MeterProv
     def attach(provider: MeterProvider) -> Callable[[], None]:
         if instrumentor.is_instrumented_by_opentelemetry:
             instrumentor.uninstrument()
-        instrumentor.instrument(meter_provider=provider, settings=chosen, own=True)
+        instrumentor.instrument(meter_provider=provider, settings=chosen, on_stop=pipeline.supersede)
         return lambda: None
 
     pipeline = Pipeline(chosen)
-    for earlier in tuple(_pipelines):
-        earlier.supersede()
     pipeline.start(attach)
     if is_proxy(metrics.get_meter_provider()):
         metrics.set_meter_provider(pipeline.provider)

@@ -97,8 +97,6 @@ def natively(call: Callable[[], _T]) -> _T:
         return call()
     import gevent
 
-    if gevent.getcurrent().parent is None:  # a thread from before the patching is native itself
-        return call()
     result: list[_T] = []
     error = gevent.get_hub().threadpool.apply(copy_context().run, (_caught, lambda: result.append(call())))
     if error is not None:

@@ -281,10 +281,10 @@ def our_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("otel-sysmetrics")]
 
 
-def run_script(script: str, *arguments: str, seconds: float = 40, quiet: bool = True) -> Any:  # noqa: ANN401 - JSON
+def run_script(script: str, *arguments: str, seconds: float = 40) -> Any:  # noqa: ANN401 - JSON
     """Run a program in a Python of its own, within a time limit, and return the JSON that its last line holds.
 
-    The program gets no variable of OpenTelemetry, and where it is `quiet` may print nothing to stderr.
+    The program gets no variable of OpenTelemetry, and may print nothing to stderr.
     """
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
     done = subprocess.run(
@@ -296,8 +296,7 @@ def run_script(script: str, *arguments: str, seconds: float = 40, quiet: bool = 
         timeout=seconds,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    assert not (quiet and done.stderr), done.stderr
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
 

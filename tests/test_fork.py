@@ -36,6 +36,7 @@ CASES: dict[str, tuple[str, str, dict[str, str]]] = {
     "stuck-grpc": ("stuck", "grpc", {}),
     "short-lived": ("short-lived", "http/protobuf", {}),
     "twice": ("twice", "http/protobuf", {}),
+    "silenced": ("silenced", "http/protobuf", {}),
     "fork": ("fork", "http/protobuf", AT_THE_END),
     "spawn": ("spawn", "http/protobuf", AT_THE_END),
     "forkserver": ("forkserver", "http/protobuf", AT_THE_END),
@@ -177,6 +178,11 @@ def test_short_lived_children_send_nothing(told: Mapping[str, Told]) -> None:
 def test_configured_twice_a_child_reports_once(told: Mapping[str, Told]) -> None:
     """The later configure() speaks for the child; an earlier one adds no second stream."""
     assert len(told["twice"].streams) == 2, told["twice"].program.tell()
+
+
+def test_a_child_forked_after_uninstrument_is_silent(told: Mapping[str, Told]) -> None:
+    """What was switched off in the parent stays off in its children."""
+    assert len(told["silenced"].streams) == 1, told["silenced"].program.tell()
 
 
 @pytest.mark.parametrize("case", ["fork", "spawn", "forkserver"])

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from otel_sysmetrics.collector import Collector, Context
+    from otel_sysmetrics.collector import Collector
 
 LOADS = ("system.load1", "system.load5", "system.load15")
 OFF = ("cpu.{cpu}.cpu_percent", "cpu.avg_temp", *LOADS)

@@ -117,6 +117,14 @@ def twice() -> None:
     wait(fork(lambda: live(2.5)))
 
 
+def silenced() -> None:
+    """Fork after uninstrument()."""
+    configure()
+    time.sleep(0.7)
+    SysMetricsInstrumentor().uninstrument()
+    wait(fork(lambda: live(2.5)))
+
+
 def of_multiprocessing(method: str) -> None:
     """Start a multiprocessing child; a forked one reports by itself, others configure."""
     configure()
@@ -162,6 +170,7 @@ WAYS: dict[str, Callable[[], None]] = {
     "stuck": stuck,
     "short-lived": short_lived,
     "twice": twice,
+    "silenced": silenced,
     "fork": lambda: of_multiprocessing("fork"),
     "spawn": lambda: of_multiprocessing("spawn"),
     "forkserver": lambda: of_multiprocessing("forkserver"),
