@@ -236,6 +236,8 @@ def _after_fork_in_child() -> None:
 
 def _at_exit() -> None:
     for attachment in tuple(_attachments):
+        # Nothing is published any more, and what was stays: the provider's last flush may come after this.
+        attachment.sampler.stop()
         attachment.sampler.close()
 
 

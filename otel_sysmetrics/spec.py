@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Final
+from zlib import crc32
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -79,8 +80,5 @@ class MetricSpec:
         name = _PLACEHOLDER.sub(lambda match: _ILLEGAL.sub("_", str(labels[match[1]])), self.tag)
         if len(name) <= MAX_NAME_LENGTH:
             return name
-        import hashlib  # brings OpenSSL with it, and names are seldom so long
-
         original = _PLACEHOLDER.sub(lambda match: str(labels[match[1]]), self.tag)
-        digest = hashlib.sha256(original.encode("utf-8", "surrogatepass")).hexdigest()[:8]
-        return f"{name[: MAX_NAME_LENGTH - 9]}_{digest}"
+        return f"{name[: MAX_NAME_LENGTH - 9]}_{crc32(original.encode('utf-8', 'surrogatepass')):08x}"
