@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
 from typing import TYPE_CHECKING, Any, Final
@@ -76,6 +77,8 @@ class SaidOnce(MetricExporter):
         try:
             result = self._exporter.export(metrics_data, timeout_millis, **kwargs)
         except BrokenPipeError:
+            # What is still buffered would be complained about at the end: docs.python.org/3/library/signal.html
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             self._on_closed()
             return MetricExportResult.FAILURE
         except Exception as error:  # noqa: BLE001 - the SDK's exporters raise what their transport raises
