@@ -1,12 +1,13 @@
 """Fixtures that several test modules share."""
 
 import os
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
 
+from tests.nvml import H100, Device, NvmlMachine, why_not
 from tests.otelcol import Otelcol, find_binary
 
 STARTED = pytest.StashKey[list[Otelcol]]()
@@ -22,6 +23,28 @@ class StartOtelcol(Protocol):
         environment: Mapping[str, str] | None = None,
     ) -> Otelcol:
         """Return it running."""
+
+
+class MakeMachine(Protocol):
+    """Makes a machine with NVIDIA GPUs, one healthy H100 where none is named; see `NvmlMachine` for the rest."""
+
+    def __call__(self, *devices: Device, driver: str = "580.95.05", missing: Collection[str] = ()) -> NvmlMachine:
+        """Return it."""
+
+
+@pytest.fixture
+def machine(tmp_path_factory: pytest.TempPathFactory) -> MakeMachine:
+    """Return a function that makes a machine with NVIDIA GPUs, or skip; fail where builds are required."""
+    if missing_tool := why_not():
+        if os.environ.get("REQUIRE_BUILDS") == "1":
+            pytest.fail(f"{missing_tool} (REQUIRE_BUILDS=1 forbids to skip)", pytrace=False)
+        pytest.skip(missing_tool)
+
+    def make(*devices: Device, driver: str = "580.95.05", missing: Collection[str] = ()) -> NvmlMachine:
+        folder = tmp_path_factory.mktemp("nvml")
+        return NvmlMachine(folder, devices=devices or (H100,), driver=driver, missing=missing)
+
+    return make
 
 
 @pytest.fixture(scope="session")
