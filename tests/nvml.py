@@ -24,7 +24,8 @@ from urllib.parse import quote
 import pynvml
 import pytest
 
-SOURCE: Final = Path(__file__).parent / "stand_ins" / "nvml" / "libnvidia_ml.c"
+SOURCES: Final = Path(__file__).parent / "stand_ins" / "nvml"
+CAPTURES: Final = Path(__file__).parent / "captures" / "nvidia"
 SONAME: Final = "libnvidia-ml.so.1"
 FOREVER: Final = math.inf
 NOT_AVAILABLE: Final = 2**64 - 1  # NVML's word for a number that it does not know
@@ -260,8 +261,9 @@ def _cc(*arguments: str) -> None:
 
 @functools.cache
 def _object() -> str:
-    built = os.path.join(_folder(), "libnvidia_ml.o")
-    _cc("-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-pthread", "-c", str(SOURCE), "-o", built)
+    built = os.path.join(_folder(), "nvml.o")
+    flags = ("-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-pthread")
+    _cc(*flags, "-r", *map(str, sorted(SOURCES.glob("*.c"))), "-o", built)
     return built
 
 
@@ -292,6 +294,7 @@ class NvmlMachine:
         missing: Collection[str] = (),
     ) -> None:
         self.library = library(frozenset(missing))
+        self._folder = folder
         self._table = os.path.join(folder, "nvml-table")
         self._calls = os.path.join(folder, "nvml-calls")
         self._lines: dict[tuple[str, str], str] = {}
@@ -319,10 +322,12 @@ class NvmlMachine:
     def loaded(self) -> Iterator[None]:
         """Let this process find itself on this machine: its pynvml talks to it and to nothing else."""
         functions = dict(pynvml._nvmlGetFunctionPointer_cache)
+        # A copy, because the loader would hand out one that is loaded already, with the state of another machine.
+        own = shutil.copyfile(self.library, os.path.join(tempfile.mkdtemp(dir=self._folder), SONAME))
         with pytest.MonkeyPatch.context() as patch:
             for name, value in self.environment.items():
                 patch.setenv(name, value)
-            patch.setattr(pynvml, "nvmlLib", ctypes.CDLL(self.library))
+            patch.setattr(pynvml, "nvmlLib", ctypes.CDLL(own))
             pynvml._nvmlGetFunctionPointer_cache.clear()
             try:
                 yield
