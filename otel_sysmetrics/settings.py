@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
 DEFAULT_INTERVAL: Final = 15.0
 MIN_INTERVAL: Final = 0.1
 _MAX_INTERVAL: Final = 86_400.0
+
+
+# An index, or an identifier: a UUID, an AMD unique id, a PCI address.
+_DEVICE: Final = re.compile(r"[0-9]{1,5}|(?=.{8})[0-9A-Za-z]+([-:.][0-9A-Za-z]+)*")
 
 
 class SettingsError(ValueError):
@@ -100,6 +105,24 @@ def _root(value: object) -> str:
     return value
 
 
+def _devices(value: object) -> tuple[str, ...] | None:
+    """Read indices and UUIDs as texts; None stands for all devices, an empty list for none."""
+    expected = "a list of GPU indices or UUIDs, such as 0,2 or GPU-5a2c9d1e-…"
+    if value is None:
+        return None
+    if isinstance(value, str) and value.strip().startswith("["):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            raise _Unreadable(expected) from None
+    if isinstance(value, list | tuple | set | frozenset):
+        value = [str(item) if isinstance(item, int) and not isinstance(item, bool) else item for item in value]
+    ids = _split(value)
+    if not all(_DEVICE.fullmatch(item) for item in ids):
+        raise _Unreadable(expected)
+    return tuple(str(int(item)) if item.isdecimal() else item for item in ids)
+
+
 def _kinds(value: object) -> tuple[str, ...]:
     kinds = _split(value)
     if unknown := [kind for kind in kinds if kind not in KINDS]:
@@ -140,8 +163,10 @@ _READERS: Final[Mapping[str, Callable[[object], object]]] = {
     "collectors": _kinds,
     "metrics_included": _globs,
     "metrics_excluded": _globs,
+    "gpu_device_ids": _devices,
     "no_cgroup": _flag,
     "network_interfaces": _globs,
+    "shared_pid_namespace": _flag,
     "rank_attributes": _flag,
     "attributes": _attributes,
     "root_path": _root,
@@ -153,6 +178,7 @@ _INSTEAD: Final[Mapping[str, object]] = {
     "collectors": (),
     "metrics_included": (),
     "metrics_excluded": ("*",),
+    "gpu_device_ids": (),
     "network_interfaces": ("!*",),
 }
 
@@ -173,8 +199,10 @@ class Settings:
     collectors: tuple[str, ...] = KINDS
     metrics_included: tuple[str, ...] = ("default",)
     metrics_excluded: tuple[str, ...] = ()
+    gpu_device_ids: tuple[str, ...] | None = None
     no_cgroup: bool = False
     network_interfaces: tuple[str, ...] = ()
+    shared_pid_namespace: bool = False
     rank_attributes: bool = False
     attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
     root_path: str = "/"
