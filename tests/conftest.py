@@ -32,13 +32,19 @@ class MakeMachine(Protocol):
         """Return it."""
 
 
+@pytest.fixture(scope="session")
+def nvml_builds() -> None:
+    """Skip where the NVML stand-in cannot be built; fail where builds are required."""
+    missing = why_not()
+    if missing and os.environ.get("REQUIRE_BUILDS") == "1":
+        pytest.fail(f"{missing} (REQUIRE_BUILDS=1 forbids to skip)", pytrace=False)
+    if missing:
+        pytest.skip(missing)
+
+
 @pytest.fixture
-def machine(tmp_path_factory: pytest.TempPathFactory) -> MakeMachine:
-    """Return a function that makes a machine with NVIDIA GPUs, or skip; fail where builds are required."""
-    if missing_tool := why_not():
-        if os.environ.get("REQUIRE_BUILDS") == "1":
-            pytest.fail(f"{missing_tool} (REQUIRE_BUILDS=1 forbids to skip)", pytrace=False)
-        pytest.skip(missing_tool)
+def machine(nvml_builds: None, tmp_path_factory: pytest.TempPathFactory) -> MakeMachine:  # noqa: ARG001 - it may skip
+    """Return a function that makes a machine with NVIDIA GPUs."""
 
     def make(*devices: Device, driver: str = "580.95.05", missing: Collection[str] = ()) -> NvmlMachine:
         folder = tmp_path_factory.mktemp("nvml")

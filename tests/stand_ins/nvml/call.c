@@ -112,11 +112,11 @@ __attribute__((constructor)) static void load(void)
     pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 
-uint64_t milliseconds(void)
+uint64_t microseconds(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+    return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
 }
 
 static int dead_handle(int code, const char *why)
@@ -154,9 +154,11 @@ static int locate(struct call *call)
     return SUCCESS;
 }
 
+enum { LONGEST_PAUSE = 20000 }; /* microseconds, after which a change of the table is seen */
+
 struct call begin(struct call call)
 {
-    const uint64_t start = milliseconds();
+    const uint64_t start = microseconds();
     const int otherwise = call.code;
     bool counted = false;
     for (;;) {
@@ -184,12 +186,12 @@ struct call begin(struct call call)
                 }
             }
         }
-        uint64_t waited = milliseconds() - start;
+        uint64_t waited = microseconds() - start;
         if (waited >= delay)
             break;
         pthread_mutex_unlock(&lock);
-        uint64_t rest = delay - waited, pause = rest < 20 ? rest : 20;
-        nanosleep(&(struct timespec){0, (long)pause * 1000000}, NULL);
+        uint64_t rest = delay - waited, pause = rest < LONGEST_PAUSE ? rest : LONGEST_PAUSE;
+        nanosleep(&(struct timespec){0, (long)pause * 1000}, NULL);
     }
     if (call.entry) {
         if (call.entry->signal)

@@ -381,7 +381,7 @@ EXPORT int nvmlDeviceGetFieldValues(const void *device, int count, struct field 
         const int64_t select[SELECTORS] = {field->id, field->scope, ANY};
         struct entry *entry = find(call.id, call.device, call.mig, select, 1);
         field->code = entry ? entry->code : NOT_SUPPORTED;
-        field->timestamp = (int64_t)milliseconds() * 1000;
+        field->timestamp = (int64_t)microseconds();
         field->latency = 0;
         if (!entry || !entry->count)
             continue;

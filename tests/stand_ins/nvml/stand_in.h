@@ -88,7 +88,8 @@ struct entry {
     struct key key;
     bool used;
     int code, signal;
-    uint64_t delay, turns;
+    uint64_t delay; /* microseconds */
+    uint64_t turns;
     size_t first, count; /* its values in the table's */
     uint64_t text;       /* a hash of the line, by which an unchanged answer is known again */
 };
@@ -149,7 +150,7 @@ void put_unsigned(struct call *call, size_t index, unsigned *out);
 void put_long(struct call *call, size_t index, unsigned long long *out);
 void put_text(struct call *call, size_t index, char *out, size_t size);
 
-uint64_t milliseconds(void);
+uint64_t microseconds(void);
 
 #define EXPORT __attribute__((visibility("default")))
 

@@ -207,7 +207,7 @@ void read_table(const char *path)
             .key = key,
             .used = true,
             .code = (int)column(columns[6]),
-            .delay = strcmp(columns[7], "-") ? strtoull(columns[7], NULL, 10) : UINT64_MAX,
+            .delay = strcmp(columns[7], "-") ? strtoull(columns[7], NULL, 10) * 1000 : UINT64_MAX,
             .signal = (int)strtol(columns[8], NULL, 10),
             .first = value_count,
             .text = text,
