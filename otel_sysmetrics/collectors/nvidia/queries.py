@@ -42,7 +42,8 @@ def _load(target: Target) -> Values:
 
 
 def _power(target: Target) -> Values:
-    power, limit = (_scaled(target.ask(call), 0.001) for call in (calls.POWER, calls.POWER_LIMIT))
+    power = sane(gpu.POWER, _scaled(target.ask(calls.POWER), 0.001))
+    limit = sane(gpu.POWER_LIMIT, _scaled(target.ask(calls.POWER_LIMIT), 0.001))
     return power, limit, 100 * power / limit if power and limit else None
 
 
