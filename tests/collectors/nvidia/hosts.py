@@ -1,7 +1,8 @@
-"""File trees of hosts with NVIDIA GPUs: their processes, and their PCI devices."""
+"""What surrounds NVIDIA GPUs: the processes of a host, its PCI devices, and the binding in Python."""
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING, Final
 
 from tests.trees import stat, write_tree
@@ -64,3 +65,20 @@ def pci(root: Path, *states: str, control: str = "auto") -> str:
         files |= {f"{place}.0/power/control": f"{control}\n", f"{place}.0/power/runtime_status": f"{state}\n"}
     write_tree(root, files)
     return str(root)
+
+
+# The real binding under another name, for a module `pynvml` that stands in front of it and changes it.
+BINDING: Final = """
+import importlib.util, sys, sysconfig
+spec = importlib.util.spec_from_file_location("real_pynvml", sysconfig.get_path("purelib") + "/pynvml.py")
+real = importlib.util.module_from_spec(spec)
+sys.modules["real_pynvml"] = real
+spec.loader.exec_module(real)
+globals().update({name: value for name, value in vars(real).items() if not name.startswith("__")})
+"""
+
+
+def binding(folder: Path, changes: str, *, before: str = BINDING) -> str:
+    """Write a module `pynvml` and return its folder."""
+    (folder / "pynvml.py").write_text(before + textwrap.dedent(changes), encoding="utf-8")
+    return str(folder)
