@@ -50,7 +50,7 @@ def main() -> None:
 def measure(side: str, count: int) -> tuple[str, ...]:
     """Measure one side on a machine with so many GPUs, in a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
-        ours = {"nvmlDeviceGetComputeRunningProcesses_v3": [Process(1, 2**30), Process(4242, 2**30)]}
+        ours = {"nvmlDeviceGetComputeRunningProcesses_v3": [Process(os.getpid(), 2**30), Process(4242, 2**30)]}
         machine = NvmlMachine(Path(folder), devices=[{**H100, **ours}] * count)
         child = subprocess.Popen(
             [sys.executable, __file__, side],
@@ -91,9 +91,9 @@ def our_sample() -> Callable[[], int]:
     from otel_sysmetrics.sources.files import Files
     from otel_sysmetrics.sources.processes import WatchedProcess
 
-    settings = Settings(pid=os.getpid(), shared_pid_namespace=True)
+    settings = Settings(shared_pid_namespace=True)
     files, now = Files("/"), [0.0]
-    watched = WatchedProcess(files, lambda: 1, tree=False, clock=lambda: now[0])
+    watched = WatchedProcess(files, os.getppid, tree=False, clock=lambda: now[0])
     wants = Selection(settings.metrics_included, settings.metrics_excluded).spec
     (part,) = parts("nvidia", Context(settings, files, watched, wants, lambda: now[0]))
     collector = part.probe()

@@ -113,7 +113,7 @@ def _devices(value: object) -> tuple[str, ...] | None:
     if isinstance(value, str) and value.strip().startswith("["):
         try:
             value = json.loads(value)
-        except ValueError:
+        except (RecursionError, ValueError):
             raise _Unreadable(expected) from None
     if isinstance(value, list | tuple | set | frozenset):
         value = [str(item) if isinstance(item, int) and not isinstance(item, bool) else item for item in value]

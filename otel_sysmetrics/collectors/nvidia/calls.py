@@ -14,6 +14,7 @@ from otel_sysmetrics.collectors.nvidia.nvml import Call, NotOnThisDevice
 # NVML_VALUE_NOT_AVAILABLE is -1 in whatever width the answer has.
 _NOTHING: Final = frozenset({-1, 0xFFFF_FFFF, 0xFFFF_FFFF_FFFF_FFFF})
 _MAX: Final = 1 << 63
+_MANY: Final = 4096  # of what is counted, more is garbage
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,13 @@ def _nothing(_: object) -> None:
 def _number(answer: Any) -> int | None:  # noqa: ANN401 - what the binding returns has no types
     number = int(answer)
     return None if number in _NOTHING or not -_MAX <= number < _MAX else number
+
+
+def _count(answer: Any) -> int:  # noqa: ANN401
+    count = int(answer)
+    if not 0 <= count <= _MANY:
+        raise ValueError(f"a count of {count}")
+    return count
 
 
 def _first(answer: Any) -> int | None:  # noqa: ANN401
@@ -97,7 +105,7 @@ def _holdings(answer: Any) -> tuple[Holding, ...]:  # noqa: ANN401
 
 INIT: Final = Call("nvmlInit", _nothing)
 SHUTDOWN: Final = Call("nvmlShutdown", _nothing)
-COUNT: Final = Call("nvmlDeviceGetCount", int)
+COUNT: Final = Call("nvmlDeviceGetCount", _count)
 HANDLE: Final = Call("nvmlDeviceGetHandleByIndex", _same)
 DRIVER: Final = Call("nvmlSystemGetDriverVersion", _text)
 CUDA: Final = (
@@ -130,7 +138,7 @@ MEMORY_CLOCK: Final = Call("nvmlDeviceGetClockInfo", _number, (2,))
 CORRECTED_ERRORS: Final = Call("nvmlDeviceGetMemoryErrorCounter", _number, (0, 0, 2))
 UNCORRECTED_ERRORS: Final = Call("nvmlDeviceGetMemoryErrorCounter", _number, (1, 0, 2))
 ENCODER: Final = Call("nvmlDeviceGetEncoderUtilization", _first)
-FANS: Final = Call("nvmlDeviceGetNumFans", int)
+FANS: Final = Call("nvmlDeviceGetNumFans", _count)
 FAN_SPEED: Final = Call("nvmlDeviceGetFanSpeed", _number)
 PCIE_SENT: Final = Call("nvmlDeviceGetPcieThroughput", _number, (0,))
 PCIE_RECEIVED: Final = Call("nvmlDeviceGetPcieThroughput", _number, (1,))
@@ -152,7 +160,7 @@ MPS: Final = tuple(
 )
 
 MIG_MODE: Final = Call("nvmlDeviceGetMigMode", _first)
-MIG_SLOTS: Final = Call("nvmlDeviceGetMaxMigDeviceCount", int)
+MIG_SLOTS: Final = Call("nvmlDeviceGetMaxMigDeviceCount", _count)
 MIG_HANDLE: Final = Call("nvmlDeviceGetMigDeviceHandleByIndex", _same)
 MIG_ID: Final = Call("nvmlDeviceGetGpuInstanceId", _number)
 

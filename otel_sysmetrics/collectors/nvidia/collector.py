@@ -199,12 +199,13 @@ class NvidiaCollector:
             device.gpm.free()
 
     def _let_sleep(self) -> None:
-        """Close NVML where every GPU may sleep and nobody computes: an open session alone keeps a laptop's awake.
+        """Close NVML where every GPU sleeps at times and nobody computes: an open session alone keeps it awake.
 
-        Where it does not fall asleep then, somebody else keeps it awake, and NVML is not closed again so soon.
+        Where it does not fall asleep then, somebody else keeps it awake, and NVML is not closed again so soon
+        (https://github.com/henrygd/beszel/issues/1522).
         """
         now = self._context.clock()
-        if (self._let_go_at is None or now >= self._let_go_at) and self._sleepers.all_may_sleep() and self._idle():
+        if (self._let_go_at is None or now >= self._let_go_at) and self._sleepers.all_do_sleep() and self._idle():
             self._let_go_at = now + _LET_GO_EVERY
             self._forget_devices(free=True)
             self._session.close()

@@ -17,7 +17,10 @@ _DISPLAY: Final = "0x03"  # the base class of display controllers, 3D controller
 
 
 class _Known(NamedTuple):
-    all: tuple[str, ...]
+    """PCI addresses: of all GPUs, of those that the NVIDIA driver has, and of those among these that may sleep."""
+
+    here: tuple[str, ...]
+    driven: tuple[str, ...]
     may_sleep: tuple[str, ...]
 
 
@@ -32,34 +35,40 @@ class Sleepers:
         self._known = Remembered[_Known](clock)
 
     def all_asleep(self) -> bool:
-        """Tell whether there are NVIDIA GPUs and all of them sleep."""
+        """Tell whether the driver has GPUs and all of them sleep."""
         known = self._find()
-        return known.all == known.may_sleep != () and all(map(self._sleeps, known.all))
+        return known.driven == known.may_sleep != () and all(map(self._sleeps, known.driven))
 
-    def all_may_sleep(self) -> bool:
-        """Tell whether there are NVIDIA GPUs and the kernel may suspend all of them."""
+    def all_do_sleep(self) -> bool:
+        """Tell whether the driver has GPUs and all of them are suspended now and then, as a laptop's are.
+
+        Distributions let the kernel suspend those of servers, too, which never comes to pass.
+        """
         known = self._find()
-        return known.all == known.may_sleep != ()
+        return known.driven == known.may_sleep != () and all(
+            self._text(name, "power/runtime_suspended_time") not in {"", "0"} for name in known.driven
+        )
 
     def asleep(self, address: str | None) -> bool:
         """Tell whether the GPU at a PCI address sleeps; one whose address is not known does not."""
         return address in self._find().may_sleep and address is not None and self._sleeps(address)
 
     def count(self) -> int:
-        """Return how many NVIDIA GPUs the machine shows."""
-        return len(self._find().all)
+        """Return how many NVIDIA GPUs the machine shows, whoever drives them."""
+        return len(self._find().here)
 
     def address(self, index: int, count: int) -> str | None:
         """Return where NVML's GPU `index` of `count` is: NVML numbers them by address."""
         known = self._find()
-        return known.all[index] if len(known.all) == count else None
+        return known.driven[index] if len(known.driven) == count else None
 
     def _find(self) -> _Known:
         return self._known.get(None, self._look)
 
     def _look(self) -> _Known:
-        found = tuple(name for name in self._files.names(_PCI) if self._is_gpu(name))
-        return _Known(found, tuple(name for name in found if self._text(name, "power/control") == "auto"))
+        here = tuple(name for name in self._files.names(_PCI) if self._is_gpu(name))
+        driven = tuple(name for name in here if self._files.resolve(_PCI, name, "driver").endswith("/nvidia"))
+        return _Known(here, driven, tuple(name for name in driven if self._text(name, "power/control") == "auto"))
 
     def _is_gpu(self, name: str) -> bool:
         return self._text(name, "vendor") == _NVIDIA and self._text(name, "class").startswith(_DISPLAY)

@@ -54,17 +54,36 @@ def processes(root: Path, *, namespace: str = INITIAL, others: Sequence[int] = (
     return str(root)
 
 
-def pci(root: Path, *states: str, control: str = "auto") -> str:
-    """Write a /sys with one NVIDIA GPU per state (`active`, `suspended`) and a device of another vendor."""
-    device = "sys/bus/pci/devices/0000"
-    files = {f"{device}:00:02.0/vendor": "0x8086\n", f"{device}:00:02.0/class": "0x030000\n"}
+def pci(root: Path, *states: str, control: str = "auto", driver: str = "nvidia", slept: int = 777) -> str:
+    """Write a /sys with one NVIDIA GPU per state (`active`, `suspended`), its audio, and a GPU of another vendor.
+
+    `slept` are the milliseconds that each was suspended so far.
+    """
+    files, links = _pci_device("0000:00:02.0", "0x8086", "0x030000", driver="i915")
     for bus, state in enumerate(states, 1):
-        place = f"{device}:{bus:02x}:00"
-        files |= {f"{place}.0/vendor": "0x10de\n", f"{place}.0/class": "0x030000\n"}
-        files |= {f"{place}.1/vendor": "0x10de\n", f"{place}.1/class": "0x040300\n"}
-        files |= {f"{place}.0/power/control": f"{control}\n", f"{place}.0/power/runtime_status": f"{state}\n"}
-    write_tree(root, files)
+        address = f"0000:{bus:02x}:00"
+        for more in (
+            _pci_device(f"{address}.0", "0x10de", "0x030000", driver=driver, state=state, control=control, slept=slept),
+            _pci_device(f"{address}.1", "0x10de", "0x040300", driver="snd_hda_intel"),
+        ):
+            files, links = files | more[0], links | more[1]
+    write_tree(root, files, links)
     return str(root)
+
+
+def _pci_device(  # noqa: PLR0913 - the files of a device
+    address: str, vendor: str, kind: str, *, driver: str, state: str = "active", control: str = "on", slept: int = 0
+) -> tuple[dict[str, str], dict[str, str]]:
+    place = f"sys/bus/pci/devices/{address}"
+    files = {
+        "vendor": vendor,
+        "class": kind,
+        "power/control": control,
+        "power/runtime_status": state,
+        "power/runtime_suspended_time": str(slept),
+    }
+    written = {f"{place}/{name}": f"{text}\n" for name, text in files.items()}
+    return written, {f"{place}/driver": f"/sys/bus/pci/drivers/{driver}"}
 
 
 # The real binding under another name, for a module `pynvml` that stands in front of it and changes it.

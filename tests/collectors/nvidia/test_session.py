@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
@@ -160,12 +160,14 @@ def test_a_suspended_gpu_is_not_woken(machine: MakeMachine, tmp_path: Path) -> N
         assert program.log == []
 
 
-@pytest.mark.parametrize("control", ["auto", "on"])
-def test_a_gpu_that_may_sleep_is_let_go_while_nobody_computes(
-    machine: MakeMachine, tmp_path: Path, control: str
+@pytest.mark.parametrize(
+    ("power", "closed"), [({}, 3), ({"control": "on"}, 0), ({"slept": 0}, 0), ({"driver": "vfio-pci"}, 0)]
+)
+def test_a_gpu_that_sleeps_at_times_is_let_go_while_nobody_computes(
+    machine: MakeMachine, tmp_path: Path, power: dict[str, Any], closed: int
 ) -> None:
     host = machine(GEFORCE)
-    with Program(host, root_path=pci(tmp_path, "active", control=control)).probe() as program:
+    with Program(host, root_path=pci(tmp_path, "active", **power)).probe() as program:
         host.set("nvmlDeviceGetComputeRunningProcesses_v3", [Process(4242, 2**30)], 0)
         for _ in range(4):
             program.values()
@@ -173,7 +175,12 @@ def test_a_gpu_that_may_sleep_is_let_go_while_nobody_computes(
         host.set("nvmlDeviceGetComputeRunningProcesses_v3", (), 0)
         for _ in range(42):  # somebody else keeps it awake for over 10 minutes
             assert program.values()["gpu.0.gpu"] == 73
-        assert host.calls()[SHUTDOWN] == (3 if control == "auto" else 0)
+        assert host.calls()[SHUTDOWN] == closed
+
+
+def test_a_gpu_that_another_driver_has_is_no_reason_to_wait(machine: MakeMachine, tmp_path: Path) -> None:
+    with Program(machine(H100), root_path=pci(tmp_path, "suspended", driver="vfio-pci")).probe() as program:
+        assert program.values()["gpu.0.gpu"] == 97
 
 
 def test_of_several_gpus_only_the_one_that_sleeps_is_left_alone(machine: MakeMachine, tmp_path: Path) -> None:
