@@ -6,6 +6,7 @@ line of output says what came of it, with what was logged meanwhile.
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import logging
 import os
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from otel_sysmetrics.collectors.base import Collector
+
+PATIENCE = 60.0
+"""Seconds that one order may take."""
 
 
 class Log(logging.Handler):
@@ -130,9 +134,11 @@ def main() -> None:
     program = Program(Settings(**json.loads(sys.argv[1])))
     for line in sys.stdin:
         order = json.loads(line)
+        faulthandler.dump_traceback_later(PATIENCE, exit=True)
         program.now = order["at"]
         answer = attempt(partial(program.run, order["do"]))
         print(json.dumps({**answer, "log": log.lines}), flush=True)  # noqa: T201 - this is how it answers
+        faulthandler.cancel_dump_traceback_later()
         log.lines = []
 
 

@@ -57,7 +57,8 @@ class Instances:
         return Target(self._parent.nvml, partial(self._find, slot), self._clock)
 
     def _find(self, slot: int) -> object:
-        return self._parent.nvml.call(calls.MIG_HANDLE, self._parent.handle, slot)
+        # What an instance told of a loss holds for the handle of its GPU, too.
+        return self._parent.nvml.call(calls.MIG_HANDLE, self._parent.renew(), slot)
 
 
 def _found(target: Target) -> bool:

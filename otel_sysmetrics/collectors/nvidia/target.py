@@ -37,8 +37,13 @@ class Target:
     def begin(self) -> None:
         """Look the device up, at the beginning of each sample; raises CallFailed."""
         self._losses.clear()
+        self.renew()
+
+    def renew(self) -> object:
+        """Look the device up anew and return its handle; raises CallFailed."""
         self._handle = None
         self._handle = self._find()
+        return self._handle
 
     @property
     def handle(self) -> object:
@@ -47,9 +52,7 @@ class Target:
         After an error that may mean that the device is gone it is looked up anew: NVML crashes on the handle of a GPU
         that fell off the bus (https://github.com/XuehaiPan/nvitop/issues/139).
         """
-        if self._handle is None:
-            self._handle = self._find()
-        return self._handle
+        return self.renew() if self._handle is None else self._handle
 
     def ask(self, call: Call[Answer], *further: object) -> Answer | None:
         """Return the answer, or None where there is none; raises CallFailed where the device or NVML is gone."""

@@ -85,6 +85,18 @@ def test_case_023_no_handle_outlives_an_error(machine: MakeMachine, call: str, c
             assert not tags(program.values(), 1)
 
 
+@pytest.mark.parametrize("code", [Code.GPU_IS_LOST, Code.UNKNOWN])
+@pytest.mark.parametrize("call", ["nvmlDeviceGetGpuInstanceId", "nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetUUID"])
+def test_case_023_no_handle_outlives_an_error_of_an_instance(machine: MakeMachine, call: str, code: Code) -> None:
+    host = machine(H100)
+    host.slice(0, {slot: Slice(instance=slot + 1) for slot in range(4)})
+    host.set("abort-after-loss", 1)
+    host.set(call, code, 0, mig=1)
+    with Program(host).probe() as program:
+        for _ in range(2):
+            assert {"gpu.0.mig.1.memoryAllocated", "gpu.0.mig.4.memoryAllocated"} <= set(program.values())
+
+
 def test_case_024_a_driver_upgraded_under_us_is_said_with_its_remedy(machine: MakeMachine, tmp_path: Path) -> None:
     host = machine(H100)
     host.set("nvmlInitWithFlags", Code.LIB_RM_VERSION_MISMATCH)
