@@ -46,7 +46,7 @@ class NvidiaCollector:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._sleepers = Sleepers(context.files, context.clock)
-        self._session = Session(context.files, context.clock, lambda: self._sleepers.count() > 0)
+        self._session = Session(context.files, context.clock, self._sleepers.any_here)
         self._opening = 0
         self._devices: dict[int, Device] = {}
         self._silent: dict[int, str] = {}
@@ -56,7 +56,16 @@ class NvidiaCollector:
 
     def look(self) -> None:
         """Find out whether there is a GPU; raises NotHere or Unavailable."""
-        if not self._sleepers.all_asleep() and self._count(self._open()) == 0:
+        if self._sleepers.all_asleep():
+            return
+        try:
+            count = self._count(self._open())
+        except CallFailed as failure:
+            raise Unavailable(f"NVML does not stay open: {failure.reason}") from None
+        except Unavailable:
+            self._session.close()
+            raise
+        if count == 0:
             self._session.close()
             raise NotHere("the NVIDIA driver is here and shows no GPU")
 
@@ -80,7 +89,7 @@ class NvidiaCollector:
     def describe(self) -> str:
         """Say what was found: driver, CUDA version, and each GPU."""
         if self._sleepers.all_asleep():
-            return f"{self._sleepers.count()} NVIDIA GPUs, all asleep and not woken"
+            return "every NVIDIA GPU is asleep, and not woken"
         nvml = self._open()
         try:
             count = self._count(nvml)

@@ -53,9 +53,9 @@ class Sleepers:
         """Tell whether the GPU at a PCI address sleeps; one whose address is not known does not."""
         return address in self._find().may_sleep and address is not None and self._sleeps(address)
 
-    def count(self) -> int:
-        """Return how many NVIDIA GPUs the machine shows, whoever drives them."""
-        return len(self._find().here)
+    def any_here(self) -> bool:
+        """Tell whether the machine shows an NVIDIA GPU, whoever drives it, or the loaded driver."""
+        return bool(self._find().here) or self._files.exists("proc/driver/nvidia")
 
     def address(self, index: int, count: int) -> str | None:
         """Return where NVML's GPU `index` of `count` is: NVML numbers them by address."""

@@ -129,6 +129,19 @@ def test_closing_shuts_down_once_and_only_in_the_thread_that_samples(machine: Ma
         assert host.calls()[SHUTDOWN] == 1
 
 
+@pytest.mark.parametrize("code", [Code.UNKNOWN, Code.UNINITIALIZED, Code.DRIVER_NOT_LOADED])
+def test_a_start_that_gets_no_further_than_that_leaves_nothing_open(machine: MakeMachine, code: Code) -> None:
+    host = machine(H100)
+    host.set("nvmlDeviceGetCount_v2", code)
+    with Program(host) as program:
+        with pytest.raises(Failed) as caught:
+            program.probe()
+        assert caught.value.kind == "Unavailable"
+        assert host.calls()[SHUTDOWN] == (1 if code is Code.UNKNOWN else 0)
+        host.unset("nvmlDeviceGetCount_v2")
+        assert program.probe().values()["gpu.0.gpu"] == 97
+
+
 def test_a_driver_without_gpus_is_no_nvidia(machine: MakeMachine) -> None:
     host = machine(H100)
     host.count = 0
@@ -149,7 +162,7 @@ def test_a_suspended_gpu_is_not_woken(machine: MakeMachine, tmp_path: Path) -> N
     root = pci(tmp_path, "suspended")
     with Program(host, root_path=root).probe() as program:
         assert (program.values(), program.values()) == ({}, {})
-        assert program.do("describe") == "1 NVIDIA GPUs, all asleep and not woken"
+        assert program.do("describe") == "every NVIDIA GPU is asleep, and not woken"
         assert host.calls() == {}
         set_state(root, 1, "active")
         assert program.values()["gpu.0.gpu"] == 73
