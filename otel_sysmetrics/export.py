@@ -14,16 +14,17 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from opentelemetry import metrics
+from opentelemetry.metrics import NoOpMeter
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import ConsoleMetricExporter, PeriodicExportingMetricReader
+from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 
-from otel_sysmetrics.instruments import is_proxy
-from otel_sysmetrics.settings import Settings, export_interval, otlp_protocol, rank_attributes
+from otel_sysmetrics.exporters import make_exporter
+from otel_sysmetrics.importing import importing
+from otel_sysmetrics.instruments import METER, is_proxy
+from otel_sysmetrics.settings import Settings, export_interval, rank_attributes
 
 if TYPE_CHECKING:
-    from opentelemetry.sdk.metrics.export import MetricExporter
-
     from otel_sysmetrics.reading import AttributeValue
 
 _log: Final = logging.getLogger("otel_sysmetrics")
@@ -47,18 +48,21 @@ class Pipeline:
         settings: Settings,
         *,
         exporter: str = "otlp",
+        on_closed: Callable[[], None] = lambda: None,
         service_name: str | None = None,
         instance_id: str | None = None,
     ) -> None:
         self._settings = settings
         self._exporter = exporter
+        self._on_closed = on_closed
         self._service_name = service_name
         self._instance_id = instance_id
         self._attach: Attach | None = None
         self._build()
 
     def _build(self, *, forked: bool = False) -> None:
-        exporter = make_exporter(self._exporter)
+        with importing():
+            exporter = make_exporter(self._exporter, self._on_closed)
         milliseconds = export_interval(self._settings.sampling_interval) * 1000
         readers = [PeriodicExportingMetricReader(exporter, export_interval_millis=milliseconds)] if exporter else []
         self.provider = MeterProvider(
@@ -67,14 +71,22 @@ class Pipeline:
             shutdown_on_exit=False,
         )
         self._detach: Callable[[], None] = lambda: None
-        self._pid = os.getpid()
         self._exit = threading.Event()
         self._exited = threading.Event()
         threading.Thread(target=self._last_flush, name="otel-sysmetrics exit", daemon=True).start()
+        self._pid = os.getpid()  # from here on the end is this process's business
         atexit.register(self.shutdown)
+        _at_multiprocessing_exit(self.shutdown)
+
+    @property
+    def off(self) -> bool:
+        """Whether OTEL_SDK_DISABLED or the setting `disabled` switches everything off."""
+        return self._settings.disabled or isinstance(self.provider.get_meter(METER), NoOpMeter)
 
     def start(self, attach: Attach) -> None:
         """Let `attach` make the sampling side for the provider, now and in each forked child."""
+        if self.off:
+            return
         self._attach = attach
         self._detach = attach(self.provider)
         _pipelines.add(self)
@@ -83,7 +95,8 @@ class Pipeline:
         """Wait for the exit in a thread that is started before it: at exit Python 3.12 starts none any more."""
         self._exit.wait()
         try:
-            self.provider.shutdown(timeout_millis=(EXIT_SECONDS - 0.5) * 1000)
+            if not _is_shut_down(self.provider):
+                self.provider.shutdown(timeout_millis=(EXIT_SECONDS - 0.5) * 1000)
         except Exception as error:  # noqa: BLE001 - the SDK raises bare exceptions; there is nobody left to raise to
             _log.debug("the last export failed: %s", error)
         finally:
@@ -96,19 +109,23 @@ class Pipeline:
         """
         if os.getpid() != self._pid:
             return True
-        self._exit.set()
+        for pipeline in (self, *_pipelines):
+            pipeline._exit.set()  # noqa: SLF001 - our own; several that wait one after the other would take too long
         ended = self._exited.wait(EXIT_SECONDS)
         self._detach()
         atexit.unregister(self.shutdown)
         return ended
 
+    def supersede(self) -> None:
+        """Report nothing in children any more; what the script itself measures here is exported as before."""
+        self._attach = None
+
     def after_fork(self) -> None:
         """Make a provider for this child once it has lived for a second; a shorter one costs a thread and no more."""
-        threading.Thread(target=self._start_in_child, name="otel-sysmetrics fork", daemon=True).start()
+        if self._attach is not None and not _is_shut_down(self.provider):
+            threading.Thread(target=self._start_in_child, name="otel-sysmetrics fork", daemon=True).start()
 
     def _start_in_child(self) -> None:
-        from multiprocessing.util import Finalize
-
         if threading.Event().wait(CHILD_DELAY):
             return
         try:
@@ -116,8 +133,6 @@ class Pipeline:
             self._detach = self._attach(self.provider) if self._attach else self._detach
         except Exception as error:  # noqa: BLE001 - whatever the SDK raises, the child's own work goes on
             _log.warning("otel-sysmetrics is off in process %d: %s", os.getpid(), error)
-            return
-        Finalize(None, self.shutdown, exitpriority=0)  # a multiprocessing child runs no atexit
 
 
 def configure(settings: Settings | None = None, **keywords: object) -> MeterProvider:
@@ -136,7 +151,7 @@ def configure(settings: Settings | None = None, **keywords: object) -> MeterProv
     def attach(provider: MeterProvider) -> Callable[[], None]:
         if instrumentor.is_instrumented_by_opentelemetry:
             instrumentor.uninstrument()
-        instrumentor.instrument(meter_provider=provider, settings=chosen, own=True)
+        instrumentor.instrument(meter_provider=provider, settings=chosen, on_stop=pipeline.supersede)
         return lambda: None
 
     pipeline = Pipeline(chosen)
@@ -144,21 +159,6 @@ def configure(settings: Settings | None = None, **keywords: object) -> MeterProv
     if is_proxy(metrics.get_meter_provider()):
         metrics.set_meter_provider(pipeline.provider)
     return pipeline.provider
-
-
-def make_exporter(kind: str) -> MetricExporter | None:
-    """Return the exporter of a kind: `otlp` (by the standard variables), `console` (JSON on stdout) or `none`."""
-    if kind == "none":
-        return None
-    if kind == "console":
-        return ConsoleMetricExporter(out=sys.stdout)
-    if otlp_protocol() == "grpc":
-        from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter as GrpcExporter
-
-        return GrpcExporter()
-    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter as HttpExporter
-
-    return HttpExporter()
 
 
 def make_resource(service_name: str | None, instance_id: str | None, *, forked: bool = False) -> Resource:
@@ -177,6 +177,20 @@ def make_resource(service_name: str | None, instance_id: str | None, *, forked: 
         ours["service.instance.id"] = str(uuid.uuid4()) if forked or not instance_id else instance_id
     kept = {key: value for key, value in ours.items() if key not in configured or (forked and "instance" in key)}
     return found.merge(Resource(kept))
+
+
+def _is_shut_down(provider: MeterProvider) -> bool:
+    # The script may have done it itself; a second time would be a warning on its stderr.
+    return bool(getattr(provider, "_shutdown", False))
+
+
+def _at_multiprocessing_exit(end: Callable[[], object]) -> None:
+    """Have `end` called in a multiprocessing child, which runs no atexit unless it was spawned."""
+    multiprocessing = sys.modules.get("multiprocessing.process")
+    if multiprocessing is not None and multiprocessing.parent_process() is not None:
+        from multiprocessing.util import Finalize
+
+        Finalize(None, end, exitpriority=0)
 
 
 _pipelines: Final[weakref.WeakSet[Pipeline]] = weakref.WeakSet()

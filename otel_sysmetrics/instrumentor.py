@@ -15,12 +15,12 @@ from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.metrics import NoOpMeter
 
 from otel_sysmetrics.instruments import METER, Instruments, forget_all, is_proxy
-from otel_sysmetrics.sampler import FIRST_GAPS, Sampler
+from otel_sysmetrics.sampler import Sampler
 from otel_sysmetrics.selection import Selection
 from otel_sysmetrics.settings import Settings, SettingsError, rank_attributes
 from otel_sysmetrics.sources.files import Files
 from otel_sysmetrics.sources.processes import WatchedProcess
-from otel_sysmetrics.threads import Clock, Lanes, MonotonicClock
+from otel_sysmetrics.threads import FIRST_GAPS, Clock, Lanes, MonotonicClock
 from otel_sysmetrics.version import __version__
 
 if TYPE_CHECKING:
@@ -148,6 +148,7 @@ class SysMetricsInstrumentor(BaseInstrumentor):  # type: ignore[misc] # untyped 
 
     _attachment: Attachment | None = None
     _lanes: Lanes | None = None
+    _on_stop: Callable[[], None] | None = None
 
     def instrumentation_dependencies(self) -> Collection[str]:
         """Return nothing: hardware is looked for where the program runs."""
@@ -164,9 +165,10 @@ class SysMetricsInstrumentor(BaseInstrumentor):  # type: ignore[misc] # untyped 
         *,
         meter_provider: MeterProvider | None = None,
         settings: Settings | None = None,
-        own: bool = False,
+        on_stop: Callable[[], None] | None = None,
         **keywords: object,
     ) -> None:
+        """Start reporting; `on_stop` comes from the maker of a provider of ours, who has to hear of the end."""
         settings = settings or Settings.load(keywords, report=_report)
         if settings.disabled:
             return
@@ -174,13 +176,16 @@ class SysMetricsInstrumentor(BaseInstrumentor):  # type: ignore[misc] # untyped 
         if isinstance(provider.get_meter(METER, __version__), NoOpMeter):
             return
         self._lanes = self._lanes or Lanes()
-        self._attachment = Attachment(provider, settings, own=own, lanes=self._lanes)
+        self._on_stop = on_stop
+        self._attachment = Attachment(provider, settings, own=on_stop is not None, lanes=self._lanes)
         self._attachment.start()
 
     def _uninstrument(self, **_kwargs: Any) -> None:  # noqa: ANN401 - the signature is OpenTelemetry's
         attachment, self._attachment = self._attachment, None
         if attachment is not None:
             attachment.stop()
+        if self._on_stop is not None:
+            self._on_stop()
 
     def after_fork(self) -> None:
         """Begin anew in a forked child: no thread of the parent lives here, and its locks may be held for ever."""
@@ -231,6 +236,8 @@ def _after_fork_in_child() -> None:
 
 def _at_exit() -> None:
     for attachment in tuple(_attachments):
+        # Nothing is published any more, and what was stays: the provider's last flush may come after this.
+        attachment.sampler.stop()
         attachment.sampler.close()
 
 

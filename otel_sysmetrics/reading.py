@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 AttributeValue = str | bool | int | float
 
-_INT64: Final = range(-(2**63), 2**63)
+_INT64: Final = 2**63
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def sane_value(value: object) -> float | None:
     if isinstance(value, bool):
         return None
     if isinstance(value, int):
-        return int(value) if value in _INT64 else None
+        return int(value) if -_INT64 <= value < _INT64 else None
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     return None
@@ -69,11 +69,16 @@ def sane_attributes(attributes: Mapping[str, object]) -> dict[str, AttributeValu
     Text that holds undecodable bytes (a mount point, a label) keeps what can be read of it.
     """
     sane: dict[str, AttributeValue] = {}
-    for key, value in attributes.items():
+    for name, value in attributes.items():
+        key = _readable(name)
         if isinstance(value, str):
-            sane[key] = value.encode("utf-8", "replace").decode("utf-8")
+            sane[key] = _readable(value)
         elif isinstance(value, bool):
             sane[key] = value
         elif (number := sane_value(value)) is not None:
             sane[key] = number
     return sane
+
+
+def _readable(text: str) -> str:
+    return text.encode("utf-8", "replace").decode("utf-8")

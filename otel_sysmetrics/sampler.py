@@ -4,30 +4,29 @@ from __future__ import annotations
 
 import logging
 import threading
-from contextlib import nullcontext
-from itertools import chain, repeat
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Final, Protocol
 
-from otel_sysmetrics.collectors.base import Context, NotHere, Part, Unavailable, parts
+from otel_sysmetrics.collector import Context, NotHere, Part, Unavailable, parts
+from otel_sysmetrics.importing import importing
 from otel_sysmetrics.reading import Reading, Snapshot
 from otel_sysmetrics.selection import Selection
 from otel_sysmetrics.sources.files import Files
-from otel_sysmetrics.threads import Lanes, MonotonicClock, natively
+from otel_sysmetrics.threads import FIRST_GAPS, Lanes, MonotonicClock, natively, rhythm
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from contextlib import AbstractContextManager
 
     from tenacity import RetryCallState
 
-    from otel_sysmetrics.collectors.base import Collector
+    from otel_sysmetrics.collector import Collector
     from otel_sysmetrics.settings import Settings
     from otel_sysmetrics.sources.processes import WatchedProcess
     from otel_sysmetrics.threads import Clock
 
 _log: Final = logging.getLogger("otel_sysmetrics")
 
-FIRST_GAPS: Final = (1.0, 1.0, 2.0, 4.0)
 LONGEST_PAUSE: Final = 300.0
 ILL_PAUSE: Final = 60.0
 
@@ -65,7 +64,7 @@ class Sampler:
 
     `publish` takes the snapshots. `within` makes the context in which each thread lives. `ended` tells that the
     watched process is over and its last snapshot has to stay (`exec`). `first_gaps` are the seconds between the first
-    samples, cut to the interval: short, so that a short job has numbers at once.
+    samples, cut to the interval: short, so that a short job has numbers at once. `find` gives the parts of a kind.
     """
 
     def __init__(  # noqa: PLR0913 - each is a seam of its own
@@ -79,6 +78,7 @@ class Sampler:
         within: Callable[[], AbstractContextManager[object]] = nullcontext,
         ended: Callable[[], bool] = lambda: False,
         first_gaps: Sequence[float] = FIRST_GAPS,
+        find: Callable[[str, Context], Iterable[Part]] = parts,
     ) -> None:
         self.settings = settings
         self._first_gaps = first_gaps
@@ -86,10 +86,10 @@ class Sampler:
         self._publish = publish
         self._within = within
         self._ended = ended
+        self._find = find
         self._lanes = lanes or Lanes()
         self._stop = threading.Event()
-        self._runners: tuple[Runner, ...] = ()
-        self._loaded = threading.Event()
+        self._runners: tuple[Runner, ...] | None = None
         selection = Selection(settings.metrics_included, settings.metrics_excluded)
         self._context = Context(
             settings=settings,
@@ -109,53 +109,46 @@ class Sampler:
 
     def close(self) -> None:
         """Close what the collectors hold, from another thread than theirs; used at the interpreter's exit."""
-        for runner in self._runners:
+        for runner in self._runners or ():
             runner.close()
 
     @property
     def healths(self) -> tuple[Health, ...]:
         """How each part is."""
-        return tuple(runner.health for runner in self._runners)
+        return tuple(runner.health for runner in self._runners or ())
 
     def runners(self) -> tuple[Runner, ...]:
         """Load the chosen kinds and return one runner per part that has anything to send."""
+        settings, stop, clock = self.settings, self._stop, self.clock
         self._runners = tuple(
-            Runner(
-                part,
-                self.settings.sampling_interval,
-                self._stop,
-                self._publish,
-                self.clock,
-                self._ended,
-                self._first_gaps,
-            )
-            for kind in self.settings.collectors
+            Runner(part, settings.sampling_interval, stop, self._publish, clock, self._ended, self._first_gaps)
+            for kind in settings.collectors
             for part in self._parts(kind)
             if any(self._context.wants(spec) for spec in part.specs)
         )
-        self._loaded.set()
         return self._runners
 
     @property
     def loaded(self) -> bool:
         """Whether it is known which parts there are."""
-        return self._loaded.is_set()
+        return self._runners is not None
 
     def _parts(self, kind: str) -> tuple[Part, ...]:
         try:
-            return tuple(parts(kind, self._context))
+            return tuple(self._find(kind, self._context))
         except BaseException as error:  # noqa: BLE001 - a broken psutil may raise ImportError, OSError or SystemExit
             _log.warning("otel-sysmetrics: %s is left out, it cannot be loaded: %s", kind, said(error))
             return ()
 
     def _start_runners(self) -> None:
-        for runner in self.runners():
-            if self._stop.is_set():
-                return
-            try:
-                self._lanes.run(runner.lane, self._lane_body(runner))
-            except RuntimeError:
-                return
+        with importing():
+            import tenacity  # noqa: F401 - brings asyncio with it, which an application's start must not wait for
+
+            runners = self.runners()
+        with suppress(RuntimeError):  # at the interpreter's end no thread starts any more
+            for runner in runners:
+                if not self._stop.is_set():
+                    self._lanes.run(runner.lane, self._lane_body(runner))
 
     def _lane_body(self, runner: Runner) -> Callable[[], None]:
         def body() -> None:
@@ -215,7 +208,7 @@ class Runner:
                 _log.debug("%s: closing failed: %s", self.lane, said(error))
 
     def _find(self) -> Collector | None:
-        import tenacity  # brings asyncio with it, which an application's start must not wait for
+        import tenacity
 
         retrying = tenacity.Retrying(
             retry=tenacity.retry_if_exception(lambda _error: True),
@@ -246,6 +239,7 @@ class Runner:
         due = self._clock.now()
         for gap in rhythm(self._interval, self._first_gaps):
             if not self._sample(collector, gap):
+                self._clock.wait(self._stop, self._interval)  # what probes well and is gone again keeps no CPU busy
                 return
             now = self._clock.now()
             due = max(due + gap, now)
@@ -289,11 +283,6 @@ class Runner:
         elif not self._failing:
             self._failing = True
             _log.warning("otel-sysmetrics: %s: %s", self.lane, said(error))
-
-
-def rhythm(interval: float, first_gaps: Sequence[float] = FIRST_GAPS) -> Iterator[float]:
-    """Yield the gaps between samples in seconds: the first ones, none longer than the interval, then the interval."""
-    return chain((min(gap, interval) for gap in first_gaps), repeat(interval))
 
 
 def said(error: BaseException | None) -> str:

@@ -52,7 +52,7 @@ def _seconds(value: object) -> float:
         raise _Unreadable(expected)
     try:
         seconds = float(value)
-    except ValueError:
+    except (OverflowError, ValueError):
         raise _Unreadable(expected) from None
     if not math.isfinite(seconds) or not MIN_INTERVAL <= seconds <= _MAX_INTERVAL:
         raise _Unreadable(expected)
@@ -81,7 +81,7 @@ def _split(value: object, separators: str = ",") -> tuple[str, ...]:
         if text.startswith("["):
             try:
                 value = json.loads(text)
-            except ValueError:
+            except (RecursionError, ValueError):
                 raise _Unreadable("a list, divided by commas or as JSON") from None
         else:
             for separator in separators[1:]:
@@ -100,7 +100,7 @@ def _paths(value: object) -> tuple[str, ...]:
 
 
 def _root(value: object) -> str:
-    if not isinstance(value, str) or not os.path.isabs(value):
+    if not isinstance(value, str) or not os.path.isabs(value) or "\0" in value:
         raise _Unreadable("an absolute path")
     return value
 
@@ -146,7 +146,7 @@ def _attributes(value: object) -> Mapping[str, AttributeValue]:
     if isinstance(value, str):
         try:
             value = json.loads(value)
-        except ValueError:
+        except (RecursionError, ValueError):
             raise _Unreadable(expected) from None
     if not isinstance(value, dict) or not all(
         isinstance(key, str) and key and isinstance(item, str | bool | int | float) for key, item in value.items()
@@ -262,6 +262,7 @@ def _given(keywords: Mapping[str, object], environ: Mapping[str, str]) -> Iterab
 
 
 _RANK_NUMBERS: Final = {"rank": "RANK", "local_rank": "LOCAL_RANK", "world_size": "WORLD_SIZE"}
+_RANK_DIGITS: Final = 9
 _RANK_TEXTS: Final = {
     "slurm.job_id": "SLURM_JOB_ID",
     "slurm.procid": "SLURM_PROCID",
@@ -273,7 +274,9 @@ def rank_attributes(environ: Mapping[str, str] | None = None) -> dict[str, Attri
     """Return which rank of a distributed job this process is, as torchrun and Slurm say in the environment."""
     given = os.environ if environ is None else environ
     ranks: dict[str, AttributeValue] = {
-        key: int(given[variable]) for key, variable in _RANK_NUMBERS.items() if given.get(variable, "").isdecimal()
+        key: int(given[variable])
+        for key, variable in _RANK_NUMBERS.items()
+        if given.get(variable, "").isdecimal() and len(given[variable]) <= _RANK_DIGITS
     }
     ranks.update({key: given[variable] for key, variable in _RANK_TEXTS.items() if given.get(variable)})
     return ranks
@@ -282,11 +285,13 @@ def rank_attributes(environ: Mapping[str, str] | None = None) -> dict[str, Attri
 def otlp_protocol(environ: Mapping[str, str] | None = None) -> str:
     """Return the OTLP protocol that the standard variables name, `http/protobuf` where they name none."""
     given = os.environ if environ is None else environ
-    protocol = given.get("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL") or given.get("OTEL_EXPORTER_OTLP_PROTOCOL")
-    protocol = (protocol or "http/protobuf").strip().lower()
-    if protocol not in {"http/protobuf", "grpc"}:
-        raise SettingsError("OTEL_EXPORTER_OTLP_PROTOCOL", protocol, "http/protobuf or grpc")
-    return protocol
+    for variable in ("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"):
+        protocol = given.get(variable, "").strip().lower()
+        if protocol in {"http/protobuf", "grpc"}:
+            return protocol
+        if protocol:
+            raise SettingsError(variable, given[variable], "http/protobuf or grpc")
+    return "http/protobuf"
 
 
 def export_interval(default: float, environ: Mapping[str, str] | None = None) -> float:

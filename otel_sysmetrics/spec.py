@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Final
+from zlib import crc32
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -81,5 +81,4 @@ class MetricSpec:
         if len(name) <= MAX_NAME_LENGTH:
             return name
         original = _PLACEHOLDER.sub(lambda match: str(labels[match[1]]), self.tag)
-        digest = hashlib.sha256(original.encode("utf-8", "surrogatepass")).hexdigest()[:8]
-        return f"{name[: MAX_NAME_LENGTH - 9]}_{digest}"
+        return f"{name[: MAX_NAME_LENGTH - 9]}_{crc32(original.encode('utf-8', 'surrogatepass')):08x}"

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 import time
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from itertools import chain, repeat
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
+
+_log: Final = logging.getLogger("otel_sysmetrics")
 
 _T = TypeVar("_T")
+
+FIRST_GAPS: Final = (1.0, 1.0, 2.0, 4.0)
 
 
 class Clock(Protocol):
@@ -34,6 +40,11 @@ class MonotonicClock:
     def wait(self, event: threading.Event, seconds: float) -> bool:
         """Wait for the event at most so long."""
         return event.wait(seconds)
+
+
+def rhythm(interval: float, first_gaps: Sequence[float] = FIRST_GAPS) -> Iterator[float]:
+    """Yield the gaps between samples in seconds: the first ones, none longer than the interval, then the interval."""
+    return chain((min(gap, interval) for gap in first_gaps), repeat(interval))
 
 
 class Lanes:
@@ -72,15 +83,31 @@ class Lanes:
                 if body is None:
                     self._busy.discard(name)
                     return
-            body()
+            try:
+                body()
+            except Exception:  # noqa: BLE001 - logged, and whoever comes next finds the lane free
+                _log.exception("otel-sysmetrics: %s ended", name)
 
 
 def natively(call: Callable[[], _T]) -> _T:
     """Call in a native thread where gevent has made threads into greenlets: a driver call would stop them all."""
-    monkey = sys.modules.get("gevent.monkey")
-    if monkey is None or not monkey.is_module_patched("threading"):
+    # Another thread may be importing it just now.
+    is_patched = getattr(sys.modules.get("gevent.monkey"), "is_module_patched", None)
+    if is_patched is None or not is_patched("threading"):
         return call()
     import gevent
 
-    result: _T = gevent.get_hub().threadpool.apply(copy_context().run, (call,))
-    return result
+    result: list[_T] = []
+    error = gevent.get_hub().threadpool.apply(copy_context().run, (_caught, lambda: result.append(call())))
+    if error is not None:
+        raise error
+    return result[0]
+
+
+def _caught(call: Callable[[], None]) -> BaseException | None:
+    """Return what a call raises: what leaves one of its threads, gevent prints with its traceback each time."""
+    try:
+        call()
+    except BaseException as error:  # noqa: BLE001 - raised again where the call belongs
+        return error
+    return None

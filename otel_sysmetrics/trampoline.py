@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from opentelemetry.metrics import Observation
 
 from otel_sysmetrics.catalog import health as health_catalog
+from otel_sysmetrics.reading import sane_value
 from otel_sysmetrics.spec import Fold, Kind
 
 if TYPE_CHECKING:
@@ -93,12 +94,15 @@ class Trampoline:
             for health, served in state.parts.items()
             if health.snapshot is not None and health.snapshot.fresh(now)
             for series in served.series.values()
-            if (value := self._fold(series, since, served.update)) is not None
+            if (value := sane_value(self._fold(series, since, served.update))) is not None
         ]
         return _distinct(observations) if len(state.parts) > 1 else observations
 
-    def update(self, health: Health, points: Sequence[Point], keep: int) -> None:
-        """Take a part's newest values and keep so many samples of each; called by that part's thread."""
+    def update(self, health: Health, points: Sequence[Point], keep: int) -> bool:
+        """Take a part's newest values and keep so many samples of each; called by that part's thread.
+
+        Returns whether anything of the part is still to be served.
+        """
         update = self._state.updates + 1
         averaged = self.spec.fold is Fold.MEAN
         before = self._state.parts[health].series if health in self._state.parts else NOTHING
@@ -114,6 +118,7 @@ class Trampoline:
                     series[key] = old
         others = {other: served for other, served in self._state.parts.items() if other is not health}
         self._state = State(update, {**others, health: Served(update, series)} if series else others)
+        return bool(series)
 
     def forget(self, *, totals: bool = False) -> None:
         """Serve nothing; counters later go on from where they were, unless their totals are forgotten too."""

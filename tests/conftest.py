@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
+from hypothesis import settings
 
 from tests.nvml import H100, Device, NvmlMachine, why_not
 from tests.otelcol import Otelcol, find_binary
@@ -93,3 +94,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     if report.failed:
         report.sections += [("otelcol's log", backend.log()) for backend in item.stash.get(STARTED, [])]
     return report
+
+
+# How long one example takes says more of how busy the machine is than of the code.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")

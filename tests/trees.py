@@ -6,7 +6,7 @@ import os
 from mmap import PAGESIZE
 from typing import TYPE_CHECKING, Final
 
-from otel_sysmetrics.collectors.base import Context
+from otel_sysmetrics.collector import Context
 from otel_sysmetrics.settings import Settings
 from otel_sysmetrics.sources.files import Files
 from otel_sysmetrics.sources.processes import WatchedProcess

@@ -24,21 +24,21 @@ INTERVAL: Final = 15.0
 
 
 class Mark(NamedTuple):
-    """The CPU seconds that were used until the end of one export: by all threads, by the reader's, by its exports."""
+    """How many exports there were, and the CPU seconds used until then: by all threads, by the reader's, by exports."""
 
+    exports: int
     process: float
     reader: float
     export: float
 
 
 class Exporter(OTLPMetricExporter):
-    """The real exporter; it notes the CPU time after each export."""
+    """The real exporter; it notes the CPU time after each export and keeps the last note."""
 
     def __init__(self, endpoint: str) -> None:
         super().__init__(endpoint=endpoint)
-        self.marks: list[Mark] = []
         self.last: MetricsData | None = None
-        self._export_seconds = 0.0
+        self._mark = Mark(0, 0.0, 0.0, 0.0)
         self._news = threading.Condition()
 
     def export(
@@ -50,18 +50,19 @@ class Exporter(OTLPMetricExporter):
         ended = time.thread_time()
         if result is MetricExportResult.SUCCESS:
             with self._news:
-                self._export_seconds += ended - begun
                 self.last = metrics_data
-                self.marks.append(Mark(time.process_time(), ended, self._export_seconds))
+                exporting = self._mark.export + ended - begun
+                self._mark = Mark(self._mark.exports + 1, time.process_time(), ended, exporting)
                 self._news.notify_all()
         return result
 
-    def wait(self, exports: int) -> None:
-        """Wait until so much was exported; raises RuntimeError when that takes far too long."""
+    def wait(self, exports: int) -> Mark:
+        """Wait until there were so many exports; raises RuntimeError when that takes far too long."""
         with self._news:
-            if not self._news.wait_for(lambda: len(self.marks) >= exports, timeout=200):
-                message = f"{len(self.marks)} exports in place of {exports}"
+            if not self._news.wait_for(lambda: self._mark.exports >= exports, timeout=200):
+                message = f"{self._mark.exports} exports in place of {exports}"
                 raise RuntimeError(message)
+            return self._mark
 
     def points(self) -> int:
         """Return the number of points in the last export."""

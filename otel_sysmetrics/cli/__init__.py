@@ -30,15 +30,19 @@ class Commands(click.Group):
         return command
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Commands, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="otel-sysmetrics")
-def commands() -> None:
+@click.pass_context
+def commands(context: click.Context) -> None:
     """Hardware metrics of ML workloads under the W&B names, through OpenTelemetry.
 
     Settings come from OTEL_PYTHON_SYSMETRICS_* variables, the export from the standard OTEL_* variables.
 
     Example: otel-sysmetrics sample --pid 4242
     """
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+        context.exit(2)
 
 
 def main() -> None:
@@ -46,9 +50,6 @@ def main() -> None:
     logging.basicConfig(format="%(message)s", level=logging.WARNING, stream=sys.stderr)
     try:
         status = commands.main(prog_name="otel-sysmetrics", standalone_mode=False)
-    except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.format_message())
-        status = 2
     except click.ClickException as error:
         click.echo(f"otel-sysmetrics: {error.format_message()}", err=True)
         status = 2

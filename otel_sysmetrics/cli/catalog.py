@@ -26,7 +26,7 @@ def command(style: str) -> None:
     """
     specs = tuple(CATALOG.values())
     if style == "json":
-        click.echo(json.dumps([dict(zip(COLUMNS, row(spec), strict=True)) for spec in specs], indent=2))
+        click.echo(json.dumps([plain(spec) for spec in specs], indent=2))
     elif style == "markdown":
         click.echo(markdown(specs), nl=False)
     else:
@@ -44,9 +44,24 @@ def row(spec: MetricSpec) -> tuple[str, ...]:
         "on" if spec.on else "off",
         spec.scope.value,
         ", ".join(spec.collectors) or "all",
-        ", ".join([*(attribute for _, attribute in spec.labels), *spec.attributes]),
+        ", ".join(attributes(spec)),
         spec.brief,
     )
+
+
+def plain(spec: MetricSpec) -> dict[str, object]:
+    """Return a spec as plain values under the same names; no collectors means all of them."""
+    lists: dict[str, object] = {
+        "on": spec.on,
+        "collectors": list(spec.collectors),
+        "attributes": attributes(spec),
+    }
+    return {**dict(zip(COLUMNS, row(spec), strict=True)), **lists}
+
+
+def attributes(spec: MetricSpec) -> list[str]:
+    """Return the keys of all attributes that a spec's points may carry."""
+    return [*(attribute for _, attribute in spec.labels), *spec.attributes]
 
 
 def markdown(specs: Sequence[MetricSpec]) -> str:

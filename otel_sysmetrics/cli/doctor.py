@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from otel_sysmetrics.collectors.base import NotHere
+from otel_sysmetrics.collector import NotHere
 from otel_sysmetrics.settings import Settings, export_interval, otlp_protocol
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ def command(timeout: float) -> None:
         state, what = found if done.wait(timeout) else ("ill", f"did not answer within {timeout:g} s")
         rows.append((runner.lane, state, what))
     print_table(("collector", "state", "what"), rows)
+    if settings.disabled:
+        click.echo("switched off: OTEL_PYTHON_SYSMETRICS_DISABLED is true")
     click.echo(f"sampling every {settings.sampling_interval:g} s")
     click.echo(f"export over {protocol}, every {interval:g} s by `run`, `exec` and `configure()`")
     click.echo(f"export under opentelemetry-instrument every {export_interval(60):g} s (OTEL_METRIC_EXPORT_INTERVAL)")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from otel_sysmetrics.cli.run import EXPORTERS
+from otel_sysmetrics.cli.run import EXPORTERS, start
 from otel_sysmetrics.settings import Settings
 from otel_sysmetrics.sources.command import FORWARDED, Child, terminal_signals_reach_children
 
@@ -39,27 +39,47 @@ def _run(settings: Settings, exporter: str, arguments: tuple[str, ...]) -> int:
     from otel_sysmetrics.instrumentor import Attachment
 
     pipeline = Pipeline(settings, exporter=exporter, service_name=os.path.basename(arguments[0]))
+    signals = Signals()
     try:
         child = Child(arguments)
     except OSError as error:
         pipeline.shutdown()
         click.echo(f"otel-sysmetrics: {arguments[0]}: {error.strerror}", err=True)
         return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_STARTED
-    for number in FORWARDED:
-        signal.signal(number, lambda number, _frame: _pass_on(child, number))
+    signals.pass_to(child)
 
     def attach(provider: MeterProvider) -> Callable[[], None]:
         attachment = Attachment(provider, settings, own=True, watch=lambda: child.pid, tree=True, ended=child.ended)
         attachment.start()
         return attachment.stop
 
-    pipeline.start(attach)
+    start(pipeline, attach)
     status = child.wait()
     pipeline.shutdown()
     return status
 
 
-def _pass_on(child: Child, number: int) -> None:
-    if number in {signal.SIGINT, signal.SIGQUIT} and terminal_signals_reach_children():
-        return
-    child.send(number)
+class Signals:
+    """Passes signals on to the command; those that come before there is one are kept for it.
+
+    A signal that is ignored stays so, for the command too: `nohup` ignores SIGHUP.
+    """
+
+    def __init__(self) -> None:
+        self._child: Child | None = None
+        self._kept: list[int] = []
+        for number in FORWARDED:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, lambda number, _frame: self._take(number))
+
+    def pass_to(self, child: Child) -> None:
+        """Pass on what came and what comes."""
+        self._child = child
+        while self._kept:
+            child.send(self._kept.pop(0))
+
+    def _take(self, number: int) -> None:
+        if self._child is None:
+            self._kept.append(number)
+        elif number not in {signal.SIGINT, signal.SIGQUIT} or not terminal_signals_reach_children():
+            self._child.send(number)

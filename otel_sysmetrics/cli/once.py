@@ -6,10 +6,13 @@ import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+import click
+from opentelemetry.metrics import NoOpMeter
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from otel_sysmetrics.instrumentor import Attachment
+from otel_sysmetrics.instruments import METER
 from otel_sysmetrics.threads import MonotonicClock
 
 if TYPE_CHECKING:
@@ -45,7 +48,7 @@ def take(  # noqa: PLR0913 - each is an option of the commands
     """Take the baseline, wait for the window in seconds, sample once, and return it.
 
     Waits for every part whose hardware is here, at most `timeout` seconds beyond the window.
-    The exporter, where one is given, says which temporality it wants.
+    The exporter, where one is given, says which temporality it wants. Raises ClickException where the SDK is off.
     """
     clock = clock or MonotonicClock()
     reader = InMemoryMetricReader(
@@ -53,6 +56,8 @@ def take(  # noqa: PLR0913 - each is an option of the commands
         preferred_aggregation=exporter._preferred_aggregation if exporter else None,  # noqa: SLF001 - likewise
     )
     provider = MeterProvider(metric_readers=[reader], resource=resource, shutdown_on_exit=False)
+    if isinstance(provider.get_meter(METER), NoOpMeter):
+        raise click.ClickException("nothing is measured: OTEL_SDK_DISABLED is true")
     attachment = Attachment(
         provider,
         replace(settings, sampling_interval=window),

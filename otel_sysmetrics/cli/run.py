@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from otel_sysmetrics.settings import Settings
+from otel_sysmetrics.sources.command import patiently
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from opentelemetry.sdk.metrics import MeterProvider
+
+    from otel_sysmetrics.export import Attach, Pipeline
 
 SERVICE: Final = "otel-sysmetrics"
 WINDOW: Final = 1.0
@@ -49,17 +52,31 @@ def command(exporter: str, pid: int | None, *, once: bool) -> None:
         attachment.start()
         return attachment.stop
 
-    pipeline = Pipeline(settings, exporter=exporter, service_name=SERVICE, instance_id=socket.gethostname())
-    pipeline.start(attach)
-    stop.wait()
+    pipeline = Pipeline(
+        settings,
+        exporter=exporter,
+        on_closed=stop.set,
+        service_name=SERVICE,
+        instance_id=socket.gethostname(),
+    )
+    start(pipeline, attach)
+    patiently(stop)
     pipeline.shutdown()
+
+
+def start(pipeline: Pipeline, attach: Attach) -> None:
+    """Start to report, or say why nothing is reported."""
+    pipeline.start(attach)
+    if pipeline.off:
+        click.echo("otel-sysmetrics: nothing is measured: OTEL_SDK_DISABLED or our `disabled` is true", err=True)
 
 
 def _once(settings: Settings, kind: str) -> int:
     from opentelemetry.sdk.metrics.export import MetricExportResult
 
     from otel_sysmetrics.cli.once import take
-    from otel_sysmetrics.export import make_exporter, make_resource
+    from otel_sysmetrics.export import make_resource
+    from otel_sysmetrics.exporters import make_exporter
 
     exporter = make_exporter(kind)
     resource = make_resource(SERVICE, socket.gethostname())

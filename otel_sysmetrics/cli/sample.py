@@ -12,6 +12,9 @@ from opentelemetry.sdk.metrics.export import NumberDataPoint, Sum
 from otel_sysmetrics.cli.once import take
 from otel_sysmetrics.cli.render import number, print_table
 from otel_sysmetrics.settings import Settings
+from otel_sysmetrics.sources.files import Files
+from otel_sysmetrics.sources.processes import WatchedProcess
+from otel_sysmetrics.threads import MonotonicClock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,6 +67,16 @@ def command(pid: int | None, window: float, timeout: float, style: str) -> None:
         click.echo(f"otel-sysmetrics: {name} did not answer within {window + timeout:g} s", err=True)
     if settings.pid is None:
         click.echo("otel-sysmetrics: no process is watched; --pid adds its tags", err=True)
+    elif not exists(settings):
+        click.echo(f"otel-sysmetrics: there is no process {settings.pid}", err=True)
+
+
+def exists(settings: Settings) -> bool:
+    """Tell whether the process that the settings name is there."""
+    clock = MonotonicClock()
+    return (
+        WatchedProcess(Files(settings.root_path), lambda: settings.pid, tree=False, clock=clock.now).pid() is not None
+    )
 
 
 def _points(data: MetricsData | None) -> Iterator[Point]:

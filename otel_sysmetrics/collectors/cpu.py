@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING, Final
 
 from otel_sysmetrics.catalog import host
-from otel_sysmetrics.collectors.base import Part
+from otel_sysmetrics.collector import Part
 from otel_sysmetrics.reading import Reading
 from otel_sysmetrics.sources.cgroup import Cgroups
 from otel_sysmetrics.sources.files import whole
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from types import ModuleType
 
-    from otel_sysmetrics.collectors.base import Context
+    from otel_sysmetrics.collector import Context
     from otel_sysmetrics.sources.cgroup import CpuControl
     from otel_sysmetrics.sources.files import Files
     from otel_sysmetrics.sources.processes import ProcessSample, Walk
@@ -41,7 +42,8 @@ _COLUMNS: Final = ("user", "nice", "system", "idle", "iowait", "irq", "softirq",
 _IDLE: Final = (3, 4)
 # The oldest kernels have the first four.
 _MIN_COLUMNS: Final = 4
-_MAX_CPU: Final = 1 << 16
+# No kernel has CPUs of more digits: a longer number would be a list of millions.
+_CPU_SPAN: Final = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?")
 _MAX_THREADS: Final = 256
 
 CpuTimes = tuple[float, ...]
@@ -132,19 +134,20 @@ def busy_share(before: CpuTimes, now: CpuTimes) -> float | None:
     Idle and iowait may run backwards (https://github.com/giampaolo/psutil/issues/645): a fall counts as nothing.
     """
     passed = [max(0, later - earlier) for earlier, later in zip(before, now, strict=False)]
-    total = sum(passed)
     idle = sum(passed[column] for column in _IDLE if column < len(passed))
-    return 100 * (total - idle) / total if total > 0 else None
+    busy = sum(time for column, time in enumerate(passed) if column not in _IDLE)
+    return min(100.0, 100 * busy / (busy + idle)) if busy + idle > 0 else None
 
 
 def parse_cpu_list(text: str) -> frozenset[int]:
     """Read a list of CPUs such as `0-3,8`; empty where it is not one."""
     found: set[int] = set()
-    for span in text.split(","):
-        first, _, last = span.strip().partition("-")
-        if not (first.isdecimal() and (last or first).isdecimal()) or max(map(len, (first, last))) > len(str(_MAX_CPU)):
+    for span in text.strip().split(","):
+        match = _CPU_SPAN.fullmatch(span)
+        if match is None:
             return frozenset()
-        found.update(range(int(first), min(int(last or first), _MAX_CPU) + 1))
+        first, last = match.groups()
+        found.update(range(int(first), int(last or first) + 1))
     return frozenset(found)
 
 
@@ -211,10 +214,10 @@ def _loads(files: Files) -> CpuTimes:
 
 def _numbers(words: list[str], kind: type[float] = int) -> CpuTimes:
     try:
-        numbers = tuple(kind(word) for word in words)
+        numbers = [kind(word) for word in words]
     except ValueError:
         return ()
-    return numbers if all(0 <= number < 1 << 64 for number in numbers) else ()
+    return tuple(numbers) if all(0 <= number < 1 << 64 for number in numbers) else ()
 
 
 def _threads(processes: tuple[ProcessSample, ...]) -> int | None:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from otel_sysmetrics.catalog import host
-from otel_sysmetrics.collectors.base import NotHere, Part
+from otel_sysmetrics.collector import NotHere, Part
 from otel_sysmetrics.reading import Reading
 from otel_sysmetrics.sources.disks import Disk, device_of, disks, label_of, physical
 from otel_sysmetrics.sources.mounts import mount_of, mounts, resolve
@@ -18,7 +18,7 @@ from otel_sysmetrics.sources.totals import Total
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from otel_sysmetrics.collectors.base import Context
+    from otel_sysmetrics.collector import Context
 
 _MIB: Final = 2**20
 _GIB: Final = 2**30

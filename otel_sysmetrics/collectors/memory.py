@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from otel_sysmetrics.catalog import host
-from otel_sysmetrics.collectors.base import Part
+from otel_sysmetrics.collector import Part
 from otel_sysmetrics.reading import Reading
 from otel_sysmetrics.sources.cgroup import Cgroups
 from otel_sysmetrics.sources.files import fields, whole
@@ -16,7 +16,7 @@ from otel_sysmetrics.sources.totals import Total
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from otel_sysmetrics.collectors.base import Context
+    from otel_sysmetrics.collector import Context
     from otel_sysmetrics.sources.cgroup import MemoryControl
     from otel_sysmetrics.sources.processes import ProcessSample
 

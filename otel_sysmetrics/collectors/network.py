@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
 from otel_sysmetrics.catalog import host
-from otel_sysmetrics.collectors.base import NotHere, Part
+from otel_sysmetrics.collector import NotHere, Part
 from otel_sysmetrics.reading import Reading
 from otel_sysmetrics.sources.files import Files, whole
 from otel_sysmetrics.sources.remembered import Remembered
@@ -18,7 +18,7 @@ from otel_sysmetrics.sources.totals import Total
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from otel_sysmetrics.collectors.base import Context
+    from otel_sysmetrics.collector import Context
 
 _SPECS: Final = (host.NETWORK_SENT, host.NETWORK_RECEIVED, host.NETWORK_TCP_RETRANSMITS)
 _LOOPBACK: Final = re.compile(r"lo\d*|loopback.*", re.IGNORECASE)
@@ -88,7 +88,7 @@ class Network:
         """Nothing is held."""
 
     def _find_traffic(self) -> dict[str, Traffic]:
-        if self._files.exists("/proc"):
+        if self._files.root != "/" or self._files.exists("/proc"):  # another machine's root is not psutil's machine
             return parse_dev(self._files.text(_proc_net(self._files), "dev"))
         return _traffic_of_psutil()
 

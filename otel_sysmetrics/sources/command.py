@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from typing import TYPE_CHECKING
+import threading
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+_TURN: Final = 0.5
 
 
 class Child:
@@ -38,16 +41,38 @@ class Child:
 
     def wait(self) -> int:
         """Wait for the end and return the status as a shell has it: 128 + n for a program that died of signal n."""
+        over = threading.Event()
+        threading.Thread(target=self._wait_for, args=(over,), name="otel-sysmetrics command", daemon=True).start()
+        patiently(over)
         status = self._process.wait()
         return status if status >= 0 else 128 - status
+
+    def _wait_for(self, over: threading.Event) -> None:
+        self._process.wait()
+        over.set()
+
+
+def patiently(event: threading.Event) -> None:
+    """Wait for an event in the main thread, and have signals handled meanwhile.
+
+    In turns: a signal that comes while Python is about to wait does not end that wait, and its handler would never run.
+    """
+    while not event.wait(_TURN):
+        pass
 
 
 def terminal_signals_reach_children() -> bool:
     """Tell whether Ctrl-C goes to our children by itself: the terminal sends it to its whole foreground group."""
     try:
-        return os.tcgetpgrp(0) == os.getpgrp()
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)  # stdin may be a file
     except (OSError, AttributeError):
         return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)
 
 
 FORWARDED = tuple(

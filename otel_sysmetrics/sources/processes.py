@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from dataclasses import dataclass
 from mmap import PAGESIZE
@@ -23,7 +22,9 @@ MAX_TREE: Final = 4096
 
 # Not longer than the shortest sampling interval: a part that is handed its own last walk again has no window.
 _SHARED_FOR: Final = 0.1
-_PATIENCE: Final = 5.0
+# Whoever has waited so often for another thread's walk takes its own.
+_TURNS: Final = 50
+_TURN: Final = 0.002
 # ppid, utime, stime, cutime, cstime, num_threads, starttime, rss, counted from behind the name (proc(5)).
 _STAT_FIELDS: Final = (1, 11, 12, 13, 14, 17, 19, 21)
 
@@ -91,9 +92,8 @@ class WatchedProcess:
         self._files = files
         self._ask_pid = pid
         self._clock = clock
-        self._walks: dict[bool, tuple[int, int, Walk]] = {}
-        self._lock = threading.Lock()
-        self._lock_owner = os.getpid()
+        self._walks: dict[bool, tuple[tuple[int, int], Walk]] = {}
+        self._walking: dict[bool, tuple[int, int]] = {}
 
     def pid(self) -> int | None:
         """Return the watched pid, or None where there is none or its process has ended."""
@@ -116,33 +116,28 @@ class WatchedProcess:
         pid = self._ask_pid()
         if pid is None or pid <= 0:
             return Walk(self._clock(), ())
-        walk = self._recent(pid, tree=tree)
-        if walk is not None:
-            return walk
-        lock = self._own_lock()
-        held = lock.acquire(timeout=_PATIENCE)
+        key = (os.getpid(), pid)
+        # No lock: a fork would inherit it locked, and gevent's hang between native threads. At worst two walk at once.
+        for _ in range(_TURNS):
+            walk = self._recent(key, tree=tree)
+            if walk is not None:
+                return walk
+            if self._walking.get(tree) != key:
+                break
+            time.sleep(_TURN)
+        self._walking[tree] = key
         try:
-            walk = self._recent(pid, tree=tree)
-            if walk is None:
-                walk = Walk(self._clock(), _look(self._files, pid, tree=tree))
-                self._walks[tree] = (os.getpid(), pid, walk)
-            return walk
+            walk = Walk(self._clock(), _look(self._files, pid, tree=tree))
+            self._walks[tree] = (key, walk)
         finally:
-            if held:
-                lock.release()
+            self._walking.pop(tree, None)
+        return walk
 
-    def _recent(self, pid: int, *, tree: bool) -> Walk | None:
-        owner, known, walk = self._walks.get(tree, (None, None, None))
-        if walk is None or (owner, known) != (os.getpid(), pid):
+    def _recent(self, key: tuple[int, int], *, tree: bool) -> Walk | None:
+        known, walk = self._walks.get(tree, (None, None))
+        if walk is None or known != key:
             return None
         return walk if 0 <= self._clock() - walk.time < _SHARED_FOR else None
-
-    def _own_lock(self) -> threading.Lock:
-        # A lock that another thread held at the moment of a fork stays locked in the child for ever.
-        if self._lock_owner != os.getpid():
-            self._lock = threading.Lock()
-            self._lock_owner = os.getpid()
-        return self._lock
 
 
 def parse_stat(pid: int, text: str, uptime: float | None) -> ProcessSample | None:

@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_sysmetrics.catalog import CATALOG
-from otel_sysmetrics.collectors import base, cpu, memory
+from otel_sysmetrics.collector import Context
+from otel_sysmetrics.collectors import cpu, memory
 from otel_sysmetrics.settings import Settings
 from otel_sysmetrics.sources.files import Files
 from otel_sysmetrics.sources.processes import WatchedProcess
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from otel_sysmetrics.collectors.base import Collector, Context
+    from otel_sysmetrics.collector import Collector
 
 LOADS = ("system.load1", "system.load5", "system.load15")
 OFF = ("cpu.{cpu}.cpu_percent", "cpu.avg_temp", *LOADS)
@@ -143,6 +144,7 @@ def test_throttling_is_the_share_of_the_periods_since_the_last_look(tmp_path: Pa
     assert throttle(machine, 1100, 925) is None
     assert throttle(machine, 50, 5) is None
     assert throttle(machine, 150, 5) == 0
+    assert throttle(machine, 160, 4) is None
     machine.write(cgroup2("job", cpu__max="max 100000"))
     assert throttle(machine, 250, 105) is None
 
@@ -396,7 +398,7 @@ def test_a_root_that_is_not_our_own_knows_nothing_of_this_machine(tmp_path: Path
 def here(pid: int, *, tree: bool) -> Context:
     files = Files("/")
     watched = WatchedProcess(files, lambda: pid, tree=tree, clock=time.monotonic)
-    return base.Context(Settings(no_cgroup=True), files, watched, lambda _: True, time.monotonic)
+    return Context(Settings(no_cgroup=True), files, watched, lambda _: True, time.monotonic)
 
 
 BURN = """

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from otel_sysmetrics.catalog import host
-from otel_sysmetrics.collectors.base import Collector, Context, NotHere, parts
+from otel_sysmetrics.collector import Collector, Context, NotHere, parts
 from otel_sysmetrics.reading import AttributeValue, Reading
 from otel_sysmetrics.settings import Settings
 from otel_sysmetrics.sources.files import Files
@@ -237,7 +237,7 @@ def test_the_devices_part_never_touches_a_watched_path(monkeypatch: pytest.Monke
         return listen
 
     files = MACHINES["NFS, bind mounts, a mount over a mount, spaces"].write(tmp_path)
-    for name in ("stat", "lstat", "readlink", "statvfs", "listdir", "scandir"):
+    for name in ("open", "stat", "lstat", "readlink", "statvfs", "listdir", "scandir"):
         monkeypatch.setattr(os, name, heard(getattr(os, name)))
     monkeypatch.setattr(builtins, "open", heard(open))
     readings = values(collectors(files, "/", "/net/sets", "/win")["devices"])

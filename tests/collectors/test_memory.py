@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from otel_sysmetrics.collector import Context
 from otel_sysmetrics.collectors import memory
-from otel_sysmetrics.collectors.base import Context
 from otel_sysmetrics.settings import Settings
 from otel_sysmetrics.sources.files import Files
 from otel_sysmetrics.sources.processes import WatchedProcess
@@ -21,7 +21,7 @@ from tests.trees import Clock, WithoutProc, cgroup2, context, in_cgroup2, stat, 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from otel_sysmetrics.collectors.base import Collector
+    from otel_sysmetrics.collector import Collector
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -159,6 +159,12 @@ def test_what_cannot_be_read_is_absent_and_the_rest_is_there(tmp_path: Path, los
     assert "memory_percent" not in sample
     assert ("proc.memory.availableMB" in sample) == (lost == "MemTotal")
     assert sample["swap.used_percent"] == 25
+
+
+def test_no_more_is_available_than_there_is(tmp_path: Path) -> None:
+    files = write_tree(tmp_path, {"proc/meminfo": "MemTotal: 2048 kB\nMemAvailable: 4096 kB\n"})
+
+    assert collect(files, pid=None) == {"memory_percent": 0, "proc.memory.availableMB": 2}
 
 
 def test_a_machine_without_swap_uses_none_and_has_no_share_of_it(tmp_path: Path) -> None:

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_sysmetrics.collectors.base import Collector, Context, NotHere, parts
+from otel_sysmetrics.collector import Collector, Context, NotHere, parts
 from otel_sysmetrics.collectors.network import Link, Traffic, choose, parse_dev, parse_retransmits, read_link
 from otel_sysmetrics.settings import Settings
 from otel_sysmetrics.sources.files import Files
 from otel_sysmetrics.sources.processes import WatchedProcess
-from tests.trees import write_tree
+from tests.trees import WithoutProc, write_tree
 
 UP: Final = "0x1003\n"
 DOWN: Final = "0x1002\n"
@@ -270,7 +270,7 @@ def test_case_017_an_interface_that_vanishes_while_psutil_reads_costs_one_pass(
         return now
 
     monkeypatch.setitem(sys.modules, "psutil", SimpleNamespace(net_io_counters=counters))
-    collector = network(Files(str(tmp_path)))
+    collector = network(WithoutProc(tmp_path))
     assert values(collector) == {"network.sent": 0, "network.recv": 0}
     now.clear()
     assert values(collector) == {}

@@ -12,7 +12,7 @@ from otel_sysmetrics.sources.disks import Disk, device_of, disks, label_of, pars
 from otel_sysmetrics.sources.files import Files
 from otel_sysmetrics.sources.mounts import Mount, mount_of, mounts
 from tests.machines import MACHINES, Machine, diskstats
-from tests.trees import write_tree
+from tests.trees import WithoutProc, write_tree
 
 
 @pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
@@ -75,7 +75,7 @@ def test_without_proc_psutil_is_asked_for_raw_counters(tmp_path: Path, monkeypat
         return {f"PhysicalDrive{index}": SimpleNamespace(read_bytes=7, write_bytes=8) for index in (0, 1)}
 
     monkeypatch.setitem(sys.modules, "psutil", SimpleNamespace(disk_io_counters=counters))
-    files = Files(str(tmp_path))
+    files = WithoutProc(tmp_path)
     assert disks(files) == {"PhysicalDrive0": Disk(7, 8), "PhysicalDrive1": Disk(7, 8)}
     assert physical(files, disks(files)) == {"PhysicalDrive0", "PhysicalDrive1"}
 

@@ -4,7 +4,9 @@ import os
 import subprocess
 import sys
 import textwrap
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -141,6 +143,29 @@ def test_case_009_the_walk_is_shared_by_those_who_sample_together(tmp_path: Path
     clock.now += 0.02
     assert watched.walk() is not first
     assert len(files.read) == 2 * read
+
+
+def test_two_threads_that_sample_at_once_share_one_walk(tmp_path: Path) -> None:
+    write_tree(tmp_path, family({5: 1, 6: 5}))
+    asked, both = iter(range(2)), threading.Event()
+
+    class Slow(CountingFiles):
+        def text(self, *parts: str) -> str | None:
+            assert both.wait(10)
+            return super().text(*parts)
+
+    def pid() -> int:
+        if next(asked):
+            both.set()
+        return 5
+
+    files = Slow(str(tmp_path))
+    watched = WatchedProcess(files, pid, tree=True, clock=Clock())
+    with ThreadPoolExecutor(2) as pool:
+        walks = [future.result() for future in [pool.submit(watched.walk), pool.submit(watched.walk)]]
+
+    assert walks[0] == walks[1]
+    assert files.read.count("proc/uptime") == 1
 
 
 def test_a_runaway_tree_is_cut(tmp_path: Path) -> None:

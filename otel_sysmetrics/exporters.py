@@ -1,0 +1,121 @@
+"""Where our own provider exports to, and what is said when that fails: once, in one line, and once when it is over."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+from opentelemetry.sdk.metrics.export import ConsoleMetricExporter, MetricExporter, MetricExportResult
+
+from otel_sysmetrics.settings import SettingsError, otlp_protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from opentelemetry.sdk.metrics.export import MetricsData
+
+_log: Final = logging.getLogger("otel_sysmetrics")
+
+
+def make_exporter(kind: str, on_closed: Callable[[], None] = lambda: None) -> MetricExporter | None:
+    """Return the exporter of a kind: `otlp` (by the standard variables), `console` (JSON on stdout) or `none`.
+
+    `on_closed` is called when nobody reads our stdout any more. Raises SettingsError.
+    """
+    if kind == "none":
+        return None
+    if kind == "console":
+        return SaidOnce(ConsoleMetricExporter(out=sys.stdout), on_closed)
+    try:
+        return SaidOnce(_make_otlp_exporter())
+    except ValueError as error:
+        if isinstance(error, SettingsError):
+            raise
+        # The exporter reads a dozen variables, and its error names none.
+        raise SettingsError("OTEL_EXPORTER_OTLP_*", str(error), "values that the exporter accepts") from error
+
+
+def _make_otlp_exporter() -> MetricExporter:
+    if otlp_protocol() == "grpc":
+        from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter as GrpcExporter
+
+        return GrpcExporter()
+    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter as HttpExporter
+
+    return HttpExporter()
+
+
+class SaidOnce(MetricExporter):
+    """An exporter that says that it fails and that it works again, where the SDK logs each retry of each export.
+
+    Only what is logged inside our own exports is held back: the application's exporters share those loggers.
+    """
+
+    def __init__(self, exporter: MetricExporter, on_closed: Callable[[], None] = lambda: None) -> None:
+        super().__init__(
+            preferred_temporality=exporter._preferred_temporality,  # noqa: SLF001 - as the SDK's readers do
+            preferred_aggregation=exporter._preferred_aggregation,  # noqa: SLF001 - likewise
+        )
+        self._exporter = exporter
+        self._on_closed = on_closed
+        self._exporting_thread: int | None = None
+        self._failing = False
+        for base in type(exporter).__mro__:
+            logging.getLogger(base.__module__).addFilter(self._hold_back)
+
+    def export(
+        self,
+        metrics_data: MetricsData,
+        timeout_millis: float = 10_000,
+        **kwargs: Any,  # noqa: ANN401 - the signature is OpenTelemetry's
+    ) -> MetricExportResult:
+        """Export, and raise nothing: a reader logs a traceback for each exception."""
+        self._exporting_thread = threading.get_ident()
+        try:
+            result = self._exporter.export(metrics_data, timeout_millis, **kwargs)
+        except BrokenPipeError:
+            self._on_closed()
+            return MetricExportResult.FAILURE
+        except Exception as error:  # noqa: BLE001 - the SDK's exporters raise what their transport raises
+            self._fails(f"{type(error).__name__}: {error}")
+            return MetricExportResult.FAILURE
+        finally:
+            self._exporting_thread = None
+        if result is not MetricExportResult.SUCCESS:
+            self._fails("no reason given")
+        elif self._failing:
+            self._failing = False
+            _log.warning("otel-sysmetrics: metrics are exported again")
+        return result
+
+    def force_flush(self, timeout_millis: float = 10_000) -> bool:
+        """Flush the exporter."""
+        return self._exporter.force_flush(timeout_millis)
+
+    def shutdown(self, timeout_millis: float = 30_000, **kwargs: Any) -> None:  # noqa: ANN401 - OpenTelemetry's
+        """End the exporter; an export that is still under way is lost."""
+        if self._exporting_thread is not None:
+            self._fails("no answer before the end")
+        self._exporter.shutdown(timeout_millis, **kwargs)
+
+    def _fails(self, reason: str) -> None:
+        if not self._failing:
+            self._failing = True
+            _log.warning("otel-sysmetrics: metrics are not exported: %s", " ".join(reason.split()))
+
+    def _hold_back(self, record: logging.LogRecord) -> bool:
+        if record.levelno < logging.WARNING or self._exporting_thread != threading.get_ident():
+            return True
+        self._fails(_reason(record))
+        return False
+
+
+def _reason(record: logging.LogRecord) -> str:
+    """Return what a failed export's record says; of a chain of exceptions the innermost, which has no URL in it."""
+    for argument in record.args if isinstance(record.args, tuple) else ():
+        if isinstance(argument, Exception):
+            inner = getattr(argument.args[0] if argument.args else None, "reason", None)
+            return str(inner or argument)
+    return record.getMessage()
