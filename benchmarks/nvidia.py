@@ -85,7 +85,7 @@ def child(side: str) -> None:
 
 def our_sample() -> Callable[[], int]:
     """Return what takes a sample and counts its readings; its clock runs on by 15 s each time."""
-    from otel_sysmetrics.collectors.base import Context, parts
+    from otel_sysmetrics.collector import Context, parts
     from otel_sysmetrics.selection import Selection
     from otel_sysmetrics.settings import Settings
     from otel_sysmetrics.sources.files import Files

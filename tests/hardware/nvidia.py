@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import pynvml  # the oracle: asked past the collector
 
 from otel_sysmetrics.catalog import CATALOG
-from otel_sysmetrics.collectors.base import Collector, Context, NotHere, Unavailable, parts
+from otel_sysmetrics.collector import Collector, Context, NotHere, Unavailable, parts
 from otel_sysmetrics.collectors.nvidia.gpm import SPECS as GPM
 from otel_sysmetrics.collectors.nvidia.processes import pids_are_the_hosts
 from otel_sysmetrics.sampler import said

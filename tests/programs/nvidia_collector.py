@@ -16,7 +16,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from otel_sysmetrics.collectors.base import Context, NotHere, Unavailable, parts
+from otel_sysmetrics.collector import Context, NotHere, Unavailable, parts
 from otel_sysmetrics.selection import Selection
 from otel_sysmetrics.settings import Settings
 from otel_sysmetrics.sources.files import Files
@@ -25,7 +25,7 @@ from otel_sysmetrics.sources.processes import WatchedProcess
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from otel_sysmetrics.collectors.base import Collector
+    from otel_sysmetrics.collector import Collector
 
 PATIENCE = 60.0
 """Seconds that one order may take."""

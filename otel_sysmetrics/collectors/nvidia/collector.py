@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from otel_sysmetrics.collectors.base import NotHere, Part, Unavailable
+from otel_sysmetrics.collector import NotHere, Part, Unavailable
 from otel_sysmetrics.collectors.nvidia import calls
 from otel_sysmetrics.collectors.nvidia.description import about, about_driver
 from otel_sysmetrics.collectors.nvidia.device import PROCESS_SPECS, SPECS, Device, plan
@@ -18,7 +18,7 @@ from otel_sysmetrics.selection import DEFAULT, Selection
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from otel_sysmetrics.collectors.base import Context
+    from otel_sysmetrics.collector import Context
     from otel_sysmetrics.collectors.nvidia.device import Plan
     from otel_sysmetrics.collectors.nvidia.nvml import Nvml
     from otel_sysmetrics.reading import Reading

@@ -15,6 +15,8 @@ from enum import Enum
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+from otel_sysmetrics.importing import importing
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import ModuleType
@@ -119,7 +121,8 @@ class Nvml:
 def load() -> Nvml:
     """Import the binding and return NVML, not opened yet; raises CallFailed."""
     try:
-        return Nvml(_binding())
+        with importing():
+            return Nvml(_binding())
     except BaseException as error:  # noqa: BLE001 - other packages bring modules of this name and fail in their own ways
         raise CallFailed("import pynvml", error) from None
 

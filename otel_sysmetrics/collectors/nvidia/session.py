@@ -7,7 +7,7 @@ import re
 import threading
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from otel_sysmetrics.collectors.base import NotHere, Unavailable
+from otel_sysmetrics.collector import NotHere, Unavailable
 from otel_sysmetrics.collectors.nvidia import calls
 from otel_sysmetrics.collectors.nvidia.nvml import CallFailed, load
 
