@@ -22,7 +22,7 @@ MIN_INTERVAL: Final = 0.1
 _MAX_INTERVAL: Final = 86_400.0
 
 
-# An index, or an identifier: a UUID, an AMD unique id, a PCI address.
+# An index or an identifier (UUID, AMD unique id, PCI address); no list stands for all devices, an empty one for none.
 _DEVICE: Final = re.compile(r"[0-9]{1,5}|(?=.{8})[0-9A-Za-z]+([-:.][0-9A-Za-z]+)*")
 
 
@@ -74,8 +74,8 @@ def _pid(value: object) -> int | None:
     return pid
 
 
-def _split(value: object, separators: str = ",") -> tuple[str, ...]:
-    """Read a list of texts: JSON where it starts with a bracket, else divided at a separator."""
+def _split(value: object, separators: str = ",", *, numbers: bool = False) -> tuple[str, ...]:
+    """Read a list of texts, or of `numbers` too: JSON where it starts with a bracket, else divided at a separator."""
     if isinstance(value, str):
         text = value.strip()
         if text.startswith("["):
@@ -87,9 +87,10 @@ def _split(value: object, separators: str = ",") -> tuple[str, ...]:
             for separator in separators[1:]:
                 text = text.replace(separator, separators[0])
             value = [item.strip() for item in text.split(separators[0]) if item.strip()]
-    if not isinstance(value, list | tuple | set | frozenset) or not all(isinstance(item, str) for item in value):
+    kinds = (str, int) if numbers else (str,)
+    if not isinstance(value, list | tuple | set | frozenset) or not all(type(item) in kinds for item in value):
         raise _Unreadable("a list of texts")
-    return tuple(dict.fromkeys(value))
+    return tuple(dict.fromkeys(map(str, value)))
 
 
 def _paths(value: object) -> tuple[str, ...]:
@@ -106,20 +107,11 @@ def _root(value: object) -> str:
 
 
 def _devices(value: object) -> tuple[str, ...] | None:
-    """Read indices and UUIDs as texts; None stands for all devices, an empty list for none."""
-    expected = "a list of GPU indices or UUIDs, such as 0,2 or GPU-5a2c9d1e-…"
     if value is None:
         return None
-    if isinstance(value, str) and value.strip().startswith("["):
-        try:
-            value = json.loads(value)
-        except (RecursionError, ValueError):
-            raise _Unreadable(expected) from None
-    if isinstance(value, list | tuple | set | frozenset):
-        value = [str(item) if isinstance(item, int) and not isinstance(item, bool) else item for item in value]
-    ids = _split(value)
+    ids = _split(value, numbers=True)
     if not all(_DEVICE.fullmatch(item) for item in ids):
-        raise _Unreadable(expected)
+        raise _Unreadable("a list of GPU indices or UUIDs, such as 0,2 or GPU-5a2c9d1e-…")
     return tuple(str(int(item)) if item.isdecimal() else item for item in ids)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _ctypes
 import atexit
 import contextlib
 import ctypes
@@ -158,11 +159,13 @@ class NvmlMachine:
         """Let this process find itself on this machine: its pynvml talks to it and to nothing else."""
         # A copy, because the loader would hand out one that is loaded already, with the state of another machine.
         copy = Path(tempfile.mkdtemp(dir=self._folder)) / SONAME
+        opened: list[ctypes.CDLL] = []
 
         def load(name: str) -> ctypes.CDLL:
             assert name == SONAME
             shutil.copyfile(self._found, copy)
-            return ctypes.CDLL(str(copy))
+            opened.append(ctypes.CDLL(str(copy)))
+            return opened[-1]
 
         functions = dict(pynvml._nvmlGetFunctionPointer_cache)
         with pytest.MonkeyPatch.context() as patch:
@@ -176,6 +179,9 @@ class NvmlMachine:
             finally:
                 pynvml._nvmlGetFunctionPointer_cache.clear()
                 pynvml._nvmlGetFunctionPointer_cache.update(functions)
+                # One that stays would be found by its name from now on, by tests that expect this very machine.
+                for one in opened:
+                    _ctypes.dlclose(one._handle)
 
     def set(
         self, call: str, answer: Says, device: int | None = None, *, mig: int | None = None, **selectors: int
