@@ -28,11 +28,17 @@ OTEL_PYTHON_SYSMETRICS_METRICS_INCLUDED: Final = "OTEL_PYTHON_SYSMETRICS_METRICS
 OTEL_PYTHON_SYSMETRICS_METRICS_EXCLUDED: Final = "OTEL_PYTHON_SYSMETRICS_METRICS_EXCLUDED"
 """Globs over tags never to send; wins over what is included. Default: none."""
 
+OTEL_PYTHON_SYSMETRICS_GPU_DEVICE_IDS: Final = "OTEL_PYTHON_SYSMETRICS_GPU_DEVICE_IDS"
+"""GPUs to read, by the vendor's index or by UUID. Default: all."""
+
 OTEL_PYTHON_SYSMETRICS_NO_CGROUP: Final = "OTEL_PYTHON_SYSMETRICS_NO_CGROUP"
 """Whether cgroup limits are ignored and the host's own figures hold. Default: false."""
 
 OTEL_PYTHON_SYSMETRICS_NETWORK_INTERFACES: Final = "OTEL_PYTHON_SYSMETRICS_NETWORK_INTERFACES"
 """Globs over network interfaces to count, `!` excludes. Default: all but loopback and members of others."""
+
+OTEL_PYTHON_SYSMETRICS_SHARED_PID_NAMESPACE: Final = "OTEL_PYTHON_SYSMETRICS_SHARED_PID_NAMESPACE"
+"""Whether pids here are the host's although the namespace looks like another one. Default: false."""
 
 OTEL_PYTHON_SYSMETRICS_RANK_ATTRIBUTES: Final = "OTEL_PYTHON_SYSMETRICS_RANK_ATTRIBUTES"
 """Whether every point carries the rank of a distributed job. Default: false."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
 DEFAULT_INTERVAL: Final = 15.0
 MIN_INTERVAL: Final = 0.1
 _MAX_INTERVAL: Final = 86_400.0
+
+
+# An index or an identifier (UUID, AMD unique id, PCI address); no list stands for all devices, an empty one for none.
+_DEVICE: Final = re.compile(r"[0-9]{1,5}|(?=.{8})[0-9A-Za-z]+([-:.][0-9A-Za-z]+)*")
 
 
 class SettingsError(ValueError):
@@ -69,8 +74,8 @@ def _pid(value: object) -> int | None:
     return pid
 
 
-def _split(value: object, separators: str = ",") -> tuple[str, ...]:
-    """Read a list of texts: JSON where it starts with a bracket, else divided at a separator."""
+def _split(value: object, separators: str = ",", *, numbers: bool = False) -> tuple[str, ...]:
+    """Read a list of texts, or of `numbers` too: JSON where it starts with a bracket, else divided at a separator."""
     if isinstance(value, str):
         text = value.strip()
         if text.startswith("["):
@@ -82,9 +87,10 @@ def _split(value: object, separators: str = ",") -> tuple[str, ...]:
             for separator in separators[1:]:
                 text = text.replace(separator, separators[0])
             value = [item.strip() for item in text.split(separators[0]) if item.strip()]
-    if not isinstance(value, list | tuple | set | frozenset) or not all(isinstance(item, str) for item in value):
+    kinds = (str, int) if numbers else (str,)
+    if not isinstance(value, list | tuple | set | frozenset) or not all(type(item) in kinds for item in value):
         raise _Unreadable("a list of texts")
-    return tuple(dict.fromkeys(value))
+    return tuple(dict.fromkeys(map(str, value)))
 
 
 def _paths(value: object) -> tuple[str, ...]:
@@ -98,6 +104,15 @@ def _root(value: object) -> str:
     if not isinstance(value, str) or not os.path.isabs(value) or "\0" in value:
         raise _Unreadable("an absolute path")
     return value
+
+
+def _devices(value: object) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    ids = _split(value, numbers=True)
+    if not all(_DEVICE.fullmatch(item) for item in ids):
+        raise _Unreadable("a list of GPU indices or UUIDs, such as 0,2 or GPU-5a2c9d1e-…")
+    return tuple(str(int(item)) if item.isdecimal() else item for item in ids)
 
 
 def _kinds(value: object) -> tuple[str, ...]:
@@ -140,8 +155,10 @@ _READERS: Final[Mapping[str, Callable[[object], object]]] = {
     "collectors": _kinds,
     "metrics_included": _globs,
     "metrics_excluded": _globs,
+    "gpu_device_ids": _devices,
     "no_cgroup": _flag,
     "network_interfaces": _globs,
+    "shared_pid_namespace": _flag,
     "rank_attributes": _flag,
     "attributes": _attributes,
     "root_path": _root,
@@ -153,6 +170,7 @@ _INSTEAD: Final[Mapping[str, object]] = {
     "collectors": (),
     "metrics_included": (),
     "metrics_excluded": ("*",),
+    "gpu_device_ids": (),
     "network_interfaces": ("!*",),
 }
 
@@ -173,8 +191,10 @@ class Settings:
     collectors: tuple[str, ...] = KINDS
     metrics_included: tuple[str, ...] = ("default",)
     metrics_excluded: tuple[str, ...] = ()
+    gpu_device_ids: tuple[str, ...] | None = None
     no_cgroup: bool = False
     network_interfaces: tuple[str, ...] = ()
+    shared_pid_namespace: bool = False
     rank_attributes: bool = False
     attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
     root_path: str = "/"

@@ -1,13 +1,14 @@
 """Fixtures that several test modules share."""
 
 import os
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
 from hypothesis import settings
 
+from tests.nvml import H100, Device, NvmlMachine, why_not
 from tests.otelcol import Otelcol, find_binary
 
 STARTED = pytest.StashKey[list[Otelcol]]()
@@ -23,6 +24,34 @@ class StartOtelcol(Protocol):
         environment: Mapping[str, str] | None = None,
     ) -> Otelcol:
         """Return it running."""
+
+
+class MakeMachine(Protocol):
+    """Makes a machine with NVIDIA GPUs, one healthy H100 where none is named; see `NvmlMachine` for the rest."""
+
+    def __call__(self, *devices: Device, driver: str = "580.95.05", missing: Collection[str] = ()) -> NvmlMachine:
+        """Return it."""
+
+
+@pytest.fixture(scope="session")
+def nvml_builds() -> None:
+    """Skip where the NVML stand-in cannot be built; fail where builds are required."""
+    missing = why_not()
+    if missing and os.environ.get("REQUIRE_BUILDS") == "1":
+        pytest.fail(f"{missing} (REQUIRE_BUILDS=1 forbids to skip)", pytrace=False)
+    if missing:
+        pytest.skip(missing)
+
+
+@pytest.fixture
+def machine(nvml_builds: None, tmp_path_factory: pytest.TempPathFactory) -> MakeMachine:  # noqa: ARG001 - it may skip
+    """Return a function that makes a machine with NVIDIA GPUs."""
+
+    def make(*devices: Device, driver: str = "580.95.05", missing: Collection[str] = ()) -> NvmlMachine:
+        folder = tmp_path_factory.mktemp("nvml")
+        return NvmlMachine(folder, devices=devices or (H100,), driver=driver, missing=missing)
+
+    return make
 
 
 @pytest.fixture(scope="session")

@@ -42,8 +42,10 @@ CHOICES: Final[dict[str, tuple[object, list[object], list[str]]]] = {
         ["default,system.*", '["default","system.*"]'],
     ),
     "metrics_excluded": (("gpu.[0-3].*",), [["gpu.[0-3].*"]], ["gpu.[0-3].*", '["gpu.[0-3].*"]']),
+    "gpu_device_ids": (("0", "12"), [[0, 12], ["0", "12"], "0,12"], ["0,12", "[0, 12]", '["0", "12"]']),
     "no_cgroup": (True, [True], ["true"]),
     "network_interfaces": (("eth*", "!eth1"), [["eth*", "!eth1"]], ["eth*,!eth1", '["eth*", "!eth1"]']),
+    "shared_pid_namespace": (True, [True], ["true"]),
     "rank_attributes": (True, [True], ["true"]),
     "attributes": (
         {"team": "vision", "size": 4, "share": 0.5, "spot": True},
