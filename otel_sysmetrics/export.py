@@ -62,7 +62,7 @@ class Pipeline:
 
     def _build(self, *, forked: bool = False) -> None:
         with importing():
-            exporter = make_exporter(self._exporter, self._on_closed)
+            exporter = self._used = make_exporter(self._exporter, self._on_closed)
         milliseconds = export_interval(self._settings.sampling_interval) * 1000
         readers = [PeriodicExportingMetricReader(exporter, export_interval_millis=milliseconds)] if exporter else []
         self.provider = MeterProvider(
@@ -123,7 +123,16 @@ class Pipeline:
     def after_fork(self) -> None:
         """Make a provider for this child once it has lived for a second; a shorter one costs a thread and no more."""
         if self._attach is not None and not _is_shut_down(self.provider):
-            threading.Thread(target=self._start_in_child, name="otel-sysmetrics fork", daemon=True).start()
+            body = self._say_broken if self._used and self._used.breaks_at_a_fork else self._start_in_child
+            threading.Thread(target=body, name="otel-sysmetrics fork", daemon=True).start()
+
+    def _say_broken(self) -> None:
+        if not threading.Event().wait(CHILD_DELAY):
+            _log.warning(
+                "otel-sysmetrics is off in process %d: it was forked during an export over gRPC, "
+                "which gRPC does not survive (OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf does)",
+                os.getpid(),
+            )
 
     def _start_in_child(self) -> None:
         if threading.Event().wait(CHILD_DELAY):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _log: Final = logging.getLogger("otel_sysmetrics")
 
 
-def make_exporter(kind: str, on_closed: Callable[[], None] = lambda: None) -> MetricExporter | None:
+def make_exporter(kind: str, on_closed: Callable[[], None] = lambda: None) -> SaidOnce | None:
     """Return the exporter of a kind: `otlp` (by the standard variables), `console` (JSON on stdout) or `none`.
 
     `on_closed` is called when nobody reads our stdout any more. Raises SettingsError.
@@ -65,6 +65,11 @@ class SaidOnce(MetricExporter):
         self._failing = False
         for base in type(exporter).__mro__:
             logging.getLogger(base.__module__).addFilter(self._hold_back)
+
+    @property
+    def breaks_at_a_fork(self) -> bool:
+        """Whether an export over gRPC is under way: a child forked now would abort at its own first use of gRPC."""
+        return self._exporting_thread is not None and "grpc" in type(self._exporter).__module__
 
     def export(
         self,

@@ -119,8 +119,9 @@ def twice() -> None:
 
 def silenced() -> None:
     """Fork after uninstrument()."""
-    configure()
-    time.sleep(0.7)
+    provider = configure()
+    live(1.5, 0)
+    provider.force_flush()
     SysMetricsInstrumentor().uninstrument()
     wait(fork(lambda: live(2.5)))
 
