@@ -1,6 +1,6 @@
 """Every environment variable of this package, with what it means.
 
-`opentelemetry-instrument` offers each of them as a flag (`--python_sysmetrics_sampling_interval 5`).
+`opentelemetry-instrument` offers each of them as a flag (`--sysmetrics_sampling_interval 5`).
 """
 
 from typing import Final

@@ -11,7 +11,7 @@ import threading
 import uuid
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from opentelemetry import metrics
 from opentelemetry.metrics import NoOpMeter
@@ -22,18 +22,31 @@ from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from otel_sysmetrics.exporters import make_exporter
 from otel_sysmetrics.importing import importing
 from otel_sysmetrics.instruments import METER, is_proxy
-from otel_sysmetrics.settings import Settings, export_interval, rank_attributes
+from otel_sysmetrics.reading import legible_text
+from otel_sysmetrics.settings import Settings, SettingsError, export_interval, rank_attributes
 
 if TYPE_CHECKING:
     from otel_sysmetrics.reading import AttributeValue
 
 _log: Final = logging.getLogger("otel_sysmetrics")
 
-# Makes what reports on a provider, and returns what ends it.
-Attach = Callable[[MeterProvider], Callable[[], None]]
-
 EXIT_SECONDS: Final = 4.0
+EXPORT_SECONDS: Final = 3.0  # of them, for the last export
 CHILD_DELAY: Final = 1.0
+
+
+class Reporting(Protocol):
+    """What reports on a provider."""
+
+    def finish(self) -> None:
+        """Take a last sample, without waiting for long."""
+
+    def stop(self) -> None:
+        """End."""
+
+
+# Makes what reports on a provider, None where nothing is to be reported.
+Attach = Callable[[MeterProvider], Reporting | None]
 
 
 class Pipeline:
@@ -65,12 +78,12 @@ class Pipeline:
             exporter = self._used = make_exporter(self._exporter, self._on_closed)
         milliseconds = export_interval(self._settings.sampling_interval) * 1000
         readers = [PeriodicExportingMetricReader(exporter, export_interval_millis=milliseconds)] if exporter else []
-        self.provider = MeterProvider(
-            metric_readers=readers,
-            resource=make_resource(self._service_name, self._instance_id, forked=forked),
-            shutdown_on_exit=False,
-        )
-        self._detach: Callable[[], None] = lambda: None
+        resource = make_resource(self._service_name, self._instance_id, forked=forked)
+        try:
+            self.provider = MeterProvider(metric_readers=readers, resource=resource, shutdown_on_exit=False)
+        except ValueError as error:  # it reads variables too, and its error names none
+            raise SettingsError("OTEL_*", str(error), "values that the SDK accepts") from error
+        self._attachment: Reporting | None = None
         self._exit = threading.Event()
         self._exited = threading.Event()
         threading.Thread(target=self._last_flush, name="otel-sysmetrics exit", daemon=True).start()
@@ -88,15 +101,17 @@ class Pipeline:
         if self.off:
             return
         self._attach = attach
-        self._detach = attach(self.provider)
+        self._attachment = attach(self.provider)
         _pipelines.add(self)
 
     def _last_flush(self) -> None:
         """Wait for the exit in a thread that is started before it: at exit Python 3.12 starts none any more."""
         self._exit.wait()
         try:
+            if self._attachment is not None:
+                self._attachment.finish()
             if not _is_shut_down(self.provider):
-                self.provider.shutdown(timeout_millis=(EXIT_SECONDS - 0.5) * 1000)
+                self.provider.shutdown(timeout_millis=EXPORT_SECONDS * 1000)
         except Exception as error:  # noqa: BLE001 - the SDK raises bare exceptions; there is nobody left to raise to
             _log.debug("the last export failed: %s", error)
         finally:
@@ -112,7 +127,8 @@ class Pipeline:
         for pipeline in (self, *_pipelines):
             pipeline._exit.set()  # noqa: SLF001 - our own; several that wait one after the other would take too long
         ended = self._exited.wait(EXIT_SECONDS)
-        self._detach()
+        if self._attachment is not None:
+            self._attachment.stop()
         atexit.unregister(self.shutdown)
         return ended
 
@@ -139,7 +155,7 @@ class Pipeline:
             return
         try:
             self._build(forked=True)
-            self._detach = self._attach(self.provider) if self._attach else self._detach
+            self._attachment = self._attach(self.provider) if self._attach else None
         except Exception as error:  # noqa: BLE001 - whatever the SDK raises, the child's own work goes on
             _log.warning("otel-sysmetrics is off in process %d: %s", os.getpid(), error)
 
@@ -157,11 +173,11 @@ def configure(settings: Settings | None = None, **keywords: object) -> MeterProv
     chosen = settings or Settings.load(keywords)
     instrumentor = SysMetricsInstrumentor()
 
-    def attach(provider: MeterProvider) -> Callable[[], None]:
+    def attach(provider: MeterProvider) -> Reporting | None:
         if instrumentor.is_instrumented_by_opentelemetry:
             instrumentor.uninstrument()
         instrumentor.instrument(meter_provider=provider, settings=chosen, on_stop=pipeline.supersede)
-        return lambda: None
+        return instrumentor.attachment
 
     pipeline = Pipeline(chosen)
     pipeline.start(attach)
@@ -185,7 +201,10 @@ def make_resource(service_name: str | None, instance_id: str | None, *, forked: 
     if forked or "service.instance.id" not in configured:
         ours["service.instance.id"] = str(uuid.uuid4()) if forked or not instance_id else instance_id
     kept = {key: value for key, value in ours.items() if key not in configured or (forked and "instance" in key)}
-    return found.merge(Resource(kept))
+    whole = {**found.attributes, **kept}
+    # Undecodable bytes (of a command's name, of a variable) would cost a traceback at each export.
+    legible = {key: legible_text(value) if isinstance(value, str) else value for key, value in whole.items()}
+    return Resource(legible, found.schema_url)
 
 
 def _is_shut_down(provider: MeterProvider) -> bool:

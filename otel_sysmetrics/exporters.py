@@ -6,14 +6,16 @@ import logging
 import os
 import sys
 import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.sdk.metrics.export import ConsoleMetricExporter, MetricExporter, MetricExportResult
+from opentelemetry.util.re import parse_env_headers
 
 from otel_sysmetrics.settings import SettingsError, otlp_protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from opentelemetry.sdk.metrics.export import MetricsData
 
@@ -30,12 +32,34 @@ def make_exporter(kind: str, on_closed: Callable[[], None] = lambda: None) -> Sa
     if kind == "console":
         return SaidOnce(ConsoleMetricExporter(out=sys.stdout), on_closed)
     try:
-        return SaidOnce(_make_otlp_exporter())
-    except ValueError as error:
-        if isinstance(error, SettingsError):
-            raise
-        # The exporter reads a dozen variables, and its error names none.
+        with _headers_checked():
+            return SaidOnce(_make_otlp_exporter())
+    except SettingsError:
+        raise
+    except Exception as error:
+        # The exporter reads a dozen variables, its error names none, and is of any class.
         raise SettingsError("OTEL_EXPORTER_OTLP_*", str(error), "values that the exporter accepts") from error
+
+
+@contextmanager
+def _headers_checked() -> Iterator[None]:
+    """Raise SettingsError for headers that the SDK cannot read: it warns with their text, which is secret."""
+    thread, wrong = threading.get_ident(), []
+
+    def hold_back(record: logging.LogRecord) -> bool:
+        if record.thread != thread:
+            return True
+        wrong.append(record)
+        return False
+
+    logger = logging.getLogger(parse_env_headers.__module__)
+    logger.addFilter(hold_back)
+    try:
+        yield
+    finally:
+        logger.removeFilter(hold_back)
+    if wrong:
+        raise SettingsError("OTEL_EXPORTER_OTLP_HEADERS", None, "key=value pairs, divided by commas", secret=True)
 
 
 def _make_otlp_exporter() -> MetricExporter:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _log: Final = logging.getLogger("otel_sysmetrics")
 
 INSTANCE_ID: Final = "service.instance.id"
+LAST_SAMPLE_SECONDS: Final = 0.5
 
 
 class Attachment:
@@ -101,6 +102,11 @@ class Attachment:
     def _start_sampling(self) -> None:
         self.sampler.start()
 
+    def finish(self) -> None:
+        """Take one last sample, waiting half a second at most, and let it be served."""
+        self.sampler.finish(LAST_SAMPLE_SECONDS)
+        self.sampler.close()
+
     def stop(self) -> None:
         """Silence the instruments and end the threads, waiting for none."""
         _attachments.discard(self)
@@ -146,7 +152,7 @@ class SysMetricsInstrumentor(BaseInstrumentor):  # type: ignore[misc] # untyped 
     raises and never waits: what is wrong is logged once, as an error that names it.
     """
 
-    _attachment: Attachment | None = None
+    attachment: Attachment | None = None
     _lanes: Lanes | None = None
     _on_stop: Callable[[], None] | None = None
 
@@ -177,11 +183,11 @@ class SysMetricsInstrumentor(BaseInstrumentor):  # type: ignore[misc] # untyped 
             return
         self._lanes = self._lanes or Lanes()
         self._on_stop = on_stop
-        self._attachment = Attachment(provider, settings, own=on_stop is not None, lanes=self._lanes)
-        self._attachment.start()
+        self.attachment = Attachment(provider, settings, own=on_stop is not None, lanes=self._lanes)
+        self.attachment.start()
 
     def _uninstrument(self, **_kwargs: Any) -> None:  # noqa: ANN401 - the signature is OpenTelemetry's
-        attachment, self._attachment = self._attachment, None
+        attachment, self.attachment = self.attachment, None
         if attachment is not None:
             attachment.stop()
         if self._on_stop is not None:
@@ -190,11 +196,11 @@ class SysMetricsInstrumentor(BaseInstrumentor):  # type: ignore[misc] # untyped 
     def after_fork(self) -> None:
         """Begin anew in a forked child: no thread of the parent lives here, and its locks may be held for ever."""
         self._lanes = Lanes()
-        attachment = self._attachment
+        attachment = self.attachment
         if attachment is None:
             return
         if attachment.own:
-            self._attachment = None
+            self.attachment = None
             self._is_instrumented_by_opentelemetry = False
         else:
             attachment.after_fork(self._lanes)
@@ -236,9 +242,7 @@ def _after_fork_in_child() -> None:
 
 def _at_exit() -> None:
     for attachment in tuple(_attachments):
-        # Nothing is published any more, and what was stays: the provider's last flush may come after this.
-        attachment.sampler.stop()
-        attachment.sampler.close()
+        attachment.finish()  # what is published stays: the provider's last flush comes after this
 
 
 if hasattr(os, "register_at_fork"):

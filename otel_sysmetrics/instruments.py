@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
 
     from otel_sysmetrics.reading import AttributeValue, Reading, Snapshot
-    from otel_sysmetrics.sampler import Health
+    from otel_sysmetrics.runner import Health
     from otel_sysmetrics.selection import Selection
     from otel_sysmetrics.spec import MetricSpec
 

@@ -70,9 +70,9 @@ def sane_attributes(attributes: Mapping[str, object]) -> dict[str, AttributeValu
     """
     sane: dict[str, AttributeValue] = {}
     for name, value in attributes.items():
-        key = _readable(name)
+        key = legible_text(name)
         if isinstance(value, str):
-            sane[key] = _readable(value)
+            sane[key] = legible_text(value)
         elif isinstance(value, bool):
             sane[key] = value
         elif (number := sane_value(value)) is not None:
@@ -80,5 +80,6 @@ def sane_attributes(attributes: Mapping[str, object]) -> dict[str, AttributeValu
     return sane
 
 
-def _readable(text: str) -> str:
+def legible_text(text: str) -> str:
+    """Return a text that can be encoded, with a question mark for each byte that could not be read."""
     return text.encode("utf-8", "replace").decode("utf-8")

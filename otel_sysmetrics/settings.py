@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import math
 import os
-import re
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_sysmetrics import values
 from otel_sysmetrics.catalog import KINDS
 from otel_sysmetrics.environment_variables import PREFIX
 
@@ -18,151 +16,37 @@ if TYPE_CHECKING:
     from otel_sysmetrics.reading import AttributeValue
 
 DEFAULT_INTERVAL: Final = 15.0
-MIN_INTERVAL: Final = 0.1
-_MAX_INTERVAL: Final = 86_400.0
-
-
-# An index or an identifier (UUID, AMD unique id, PCI address); no list stands for all devices, an empty one for none.
-_DEVICE: Final = re.compile(r"[0-9]{1,5}|(?=.{8})[0-9A-Za-z]+([-:.][0-9A-Za-z]+)*")
+_SAID: Final = 80
 
 
 class SettingsError(ValueError):
-    """A setting that cannot be read: names where it came from, its value, and what is expected."""
+    """A setting that cannot be read: names where it came from, its value, and what is expected.
 
-    def __init__(self, source: str, value: object, expected: str) -> None:
-        super().__init__(f"{source}={value!r}: expected {expected}")
+    A long value is cut; of a `secret` one nothing is shown.
+    """
 
-
-class _Unreadable(ValueError):
-    """Inside this module: what is expected in place of a value."""
-
-
-def _flag(value: object) -> bool:
-    if isinstance(value, bool):
-        return value
-    word = value.strip().lower() if isinstance(value, str) else ""
-    if word not in {"true", "false"}:
-        raise _Unreadable("true or false")
-    return word == "true"
-
-
-def _seconds(value: object) -> float:
-    expected = f"a number of seconds from {MIN_INTERVAL} to {_MAX_INTERVAL:.0f}"
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise _Unreadable(expected)
-    try:
-        seconds = float(value)
-    except (OverflowError, ValueError):
-        raise _Unreadable(expected) from None
-    if not math.isfinite(seconds) or not MIN_INTERVAL <= seconds <= _MAX_INTERVAL:
-        raise _Unreadable(expected)
-    return seconds
-
-
-def _pid(value: object) -> int | None:
-    expected = "a process id, a whole number above 0"
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | str):
-        raise _Unreadable(expected)
-    try:
-        pid = int(value)
-    except ValueError:
-        raise _Unreadable(expected) from None
-    if not 0 < pid < 2**31:
-        raise _Unreadable(expected)
-    return pid
-
-
-def _split(value: object, separators: str = ",", *, numbers: bool = False) -> tuple[str, ...]:
-    """Read a list of texts, or of `numbers` too: JSON where it starts with a bracket, else divided at a separator."""
-    if isinstance(value, str):
-        text = value.strip()
-        if text.startswith("["):
-            try:
-                value = json.loads(text)
-            except (RecursionError, ValueError):
-                raise _Unreadable("a list, divided by commas or as JSON") from None
-        else:
-            for separator in separators[1:]:
-                text = text.replace(separator, separators[0])
-            value = [item.strip() for item in text.split(separators[0]) if item.strip()]
-    kinds = (str, int) if numbers else (str,)
-    if not isinstance(value, list | tuple | set | frozenset) or not all(type(item) in kinds for item in value):
-        raise _Unreadable("a list of texts")
-    return tuple(dict.fromkeys(map(str, value)))
-
-
-def _paths(value: object) -> tuple[str, ...]:
-    paths = _split(value, "," + os.pathsep)
-    if not paths or not all(os.path.isabs(path) and "\0" not in path for path in paths):
-        raise _Unreadable("absolute paths")
-    return paths
-
-
-def _root(value: object) -> str:
-    if not isinstance(value, str) or not os.path.isabs(value) or "\0" in value:
-        raise _Unreadable("an absolute path")
-    return value
-
-
-def _devices(value: object) -> tuple[str, ...] | None:
-    if value is None:
-        return None
-    ids = _split(value, numbers=True)
-    if not all(_DEVICE.fullmatch(item) for item in ids):
-        raise _Unreadable("a list of GPU indices or UUIDs, such as 0,2 or GPU-5a2c9d1e-…")
-    return tuple(str(int(item)) if item.isdecimal() else item for item in ids)
-
-
-def _kinds(value: object) -> tuple[str, ...]:
-    kinds = _split(value)
-    if unknown := [kind for kind in kinds if kind not in KINDS]:
-        message = f"kinds out of {', '.join(KINDS)} (unknown: {', '.join(unknown)})"
-        raise _Unreadable(message)
-    return kinds
-
-
-def _globs(value: object) -> tuple[str, ...]:
-    globs = _split(value)
-    for glob in globs:
-        opened = glob.replace("[[]", "").replace("[]]", "")
-        if not glob.strip("!") or opened.count("[") != opened.count("]"):
-            message = f"globs such as gpu.*.temp (not one: {glob!r})"
-            raise _Unreadable(message)
-    return globs
-
-
-def _attributes(value: object) -> Mapping[str, AttributeValue]:
-    expected = 'a map of attribute to text, number or bool, in the environment as JSON ({"team": "vision"})'
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except (RecursionError, ValueError):
-            raise _Unreadable(expected) from None
-    if not isinstance(value, dict) or not all(
-        isinstance(key, str) and key and isinstance(item, str | bool | int | float) for key, item in value.items()
-    ):
-        raise _Unreadable(expected)
-    return dict(value)
+    def __init__(self, source: str, value: object, expected: str, *, secret: bool = False) -> None:
+        text = repr(value)
+        shown = "" if secret else f"={text if len(text) <= _SAID else text[:_SAID] + '…'}"
+        super().__init__(f"{source}{shown}: expected {expected}")
 
 
 _READERS: Final[Mapping[str, Callable[[object], object]]] = {
-    "sampling_interval": _seconds,
-    "pid": _pid,
-    "track_process_tree": _flag,
-    "disk_paths": _paths,
-    "collectors": _kinds,
-    "metrics_included": _globs,
-    "metrics_excluded": _globs,
-    "gpu_device_ids": _devices,
-    "no_cgroup": _flag,
-    "network_interfaces": _globs,
-    "shared_pid_namespace": _flag,
-    "rank_attributes": _flag,
-    "attributes": _attributes,
-    "root_path": _root,
-    "disabled": _flag,
+    "sampling_interval": values.seconds,
+    "pid": values.pid,
+    "track_process_tree": values.flag,
+    "disk_paths": values.paths,
+    "collectors": values.kinds,
+    "metrics_included": values.globs,
+    "metrics_excluded": values.globs,
+    "gpu_device_ids": values.devices,
+    "no_cgroup": values.flag,
+    "network_interfaces": values.globs,
+    "shared_pid_namespace": values.flag,
+    "rank_attributes": values.flag,
+    "attributes": values.attributes,
+    "root_path": values.root,
+    "disabled": values.flag,
 }
 
 # A filter that cannot be read must not let through more than was asked for, so what it filters is left out.
@@ -205,7 +89,7 @@ class Settings:
             value = getattr(self, name)
             try:
                 object.__setattr__(self, name, read(value))
-            except _Unreadable as error:
+            except values.Unreadable as error:
                 raise SettingsError(name, value, str(error)) from None
 
     @classmethod
@@ -239,7 +123,7 @@ def _read(name: str, source: str, value: object) -> object:
         raise SettingsError(source, value, f"one of the settings {', '.join(_READERS)}")
     try:
         return _READERS[name](value)
-    except _Unreadable as error:
+    except values.Unreadable as error:
         raise SettingsError(source, value, str(error)) from None
 
 
@@ -274,6 +158,23 @@ def rank_attributes(environ: Mapping[str, str] | None = None) -> dict[str, Attri
     return ranks
 
 
+def unknown_variables(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """Return the variables that have our prefix and are none of ours: a mistyped one has no effect."""
+    known = {PREFIX + setting.name.upper() for setting in fields(Settings)}
+    given = os.environ if environ is None else environ
+    return tuple(sorted(name for name in given if name.startswith(PREFIX) and name not in known))
+
+
+def otlp_endpoint(environ: Mapping[str, str] | None = None) -> str:
+    """Return where the standard variables have metrics sent to: scheme, host and port, and nothing that is secret."""
+    given = os.environ if environ is None else environ
+    default = "http://localhost:4317" if otlp_protocol(given) == "grpc" else "http://localhost:4318"
+    variables = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+    endpoint = next((given[name].strip() for name in variables if given.get(name, "").strip()), default)
+    scheme, found, rest = endpoint.rpartition("://")
+    return scheme + found + rest.split("/")[0].rpartition("@")[2]
+
+
 def otlp_protocol(environ: Mapping[str, str] | None = None) -> str:
     """Return the OTLP protocol that the standard variables name, `http/protobuf` where they name none."""
     given = os.environ if environ is None else environ
@@ -291,10 +192,7 @@ def export_interval(default: float, environ: Mapping[str, str] | None = None) ->
     given = (os.environ if environ is None else environ).get("OTEL_METRIC_EXPORT_INTERVAL", "").strip()
     if not given:
         return default
-    try:
-        milliseconds = float(given)
-    except ValueError:
-        milliseconds = -1.0
-    if not 0 < milliseconds <= _MAX_INTERVAL * 1000:
+    milliseconds = values.number(given)
+    if milliseconds is None or not 0 < milliseconds <= values.MAX_SECONDS * 1000:
         raise SettingsError("OTEL_METRIC_EXPORT_INTERVAL", given, "a number of milliseconds above 0")
     return milliseconds / 1000

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from otel_sysmetrics.instruments import Instruments
     from otel_sysmetrics.reading import AttributeValue
-    from otel_sysmetrics.sampler import Health
+    from otel_sysmetrics.runner import Health
     from otel_sysmetrics.spec import MetricSpec
 
 

@@ -20,7 +20,7 @@ from opentelemetry.sdk.resources import Resource
 from otel_sysmetrics.collector import Part
 from otel_sysmetrics.instruments import Instruments
 from otel_sysmetrics.reading import Reading, Snapshot
-from otel_sysmetrics.sampler import Health
+from otel_sysmetrics.runner import Health
 from otel_sysmetrics.selection import Selection
 from otel_sysmetrics.spec import Kind, MetricSpec
 

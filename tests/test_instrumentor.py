@@ -66,7 +66,7 @@ class App:
         """Wait until a part has published its first sample, and return it."""
 
         def published() -> bool:
-            attachment = self.instrumentor._attachment
+            attachment = self.instrumentor.attachment
             return attachment is not None and any(health.samples for health in attachment.sampler.healths)
 
         until(published, "the first sample")

@@ -10,7 +10,8 @@ import pytest
 
 from otel_sysmetrics.collector import NotHere, Unavailable
 from otel_sysmetrics.reading import Reading
-from otel_sysmetrics.sampler import Health, Runner, Sampler, said
+from otel_sysmetrics.runner import Health, Runner, said
+from otel_sysmetrics.sampler import Sampler
 from otel_sysmetrics.settings import Settings
 from otel_sysmetrics.sources.files import Files
 from otel_sysmetrics.sources.processes import WatchedProcess

@@ -61,6 +61,11 @@ def variable(name: str) -> str:
     return PREFIX + name.upper()
 
 
+def shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:80]}…"
+
+
 def load(**environ: str) -> Settings:
     return Settings.load(environ={variable(name): value for name, value in environ.items()})
 
@@ -186,7 +191,7 @@ def test_a_wrong_value_is_one_error_that_names_variable_value_and_what_is_expect
     with pytest.raises(SettingsError) as error:
         load(**{name: text})
 
-    assert str(error.value) == f"{variable(name)}={text!r}: expected {expected}"
+    assert str(error.value) == f"{variable(name)}={shown(text)}: expected {expected}"
 
 
 @pytest.mark.parametrize(
@@ -215,7 +220,7 @@ def test_a_wrong_keyword_is_the_same_error_under_the_keywords_name(name: str, va
     with pytest.raises(SettingsError) as loaded:
         Settings.load(keywords, environ={})
 
-    assert str(constructed.value) == str(loaded.value) == f"{name}={value!r}: expected {expected}"
+    assert str(constructed.value) == str(loaded.value) == f"{name}={shown(value)}: expected {expected}"
 
 
 def test_a_keyword_that_is_no_setting_is_an_error_that_lists_the_settings() -> None:
@@ -254,6 +259,27 @@ def test_a_lenient_load_reports_every_wrong_value_once_and_keeps_the_right_ones(
         variable("sampling_interval"),
         "nonsense",
     ]
+
+
+def test_a_secret_value_is_not_shown() -> None:
+    assert str(SettingsError("HEADERS", "s3cret", "key=value", secret=True)) == "HEADERS: expected key=value"
+
+
+def test_a_glob_may_begin_with_a_set() -> None:
+    """In the environment it looks like JSON, and is none."""
+    assert load(metrics_included="[cg]pu.*").metrics_included == ("[cg]pu.*",)
+
+
+@pytest.mark.parametrize("text", ["]cpu[", "cpu]", "[", "cpu.[!", '["cpu'])
+def test_a_glob_whose_set_does_not_end_is_an_error(text: str) -> None:
+    with pytest.raises(SettingsError, match="globs such as"):
+        load(metrics_included=text)
+
+
+@pytest.mark.parametrize(("name", "text"), [("pid", "1_0"), ("sampling_interval", "1_5")])
+def test_the_underscore_of_python_is_no_digit(name: str, text: str) -> None:
+    with pytest.raises(SettingsError):
+        load(**{name: text})
 
 
 @pytest.mark.parametrize("name", ["metrics_included", "metrics_excluded"])

@@ -20,7 +20,7 @@ COLUMNS = ("tag", "unit", "kind", "on", "scope", "collectors", "attributes", "me
 @click.command("catalog")
 @click.option("--format", "style", type=click.Choice(["table", "markdown", "json"]), default="table", show_default=True)
 def command(style: str) -> None:
-    """List all metrics: tag, unit, kind and meaning.
+    """List all metrics: tag, unit, whether it is on, and meaning.
 
     Example: otel-sysmetrics catalog --format json
     """
@@ -32,7 +32,8 @@ def command(style: str) -> None:
     else:
         from otel_sysmetrics.cli.render import print_table
 
-        print_table(COLUMNS[:4] + COLUMNS[7:], [[*row(spec)[:4], row(spec)[7]] for spec in specs])
+        rows = [((spec.tag, spec.unit, "on" if spec.on else "off"), spec.brief.split()) for spec in specs]
+        print_table(("tag", "unit", "on", "meaning"), rows)
 
 
 def row(spec: MetricSpec) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from otel_sysmetrics.settings import Settings, export_interval, otlp_protocol
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from otel_sysmetrics.sampler import Runner
+    from otel_sysmetrics.runner import Runner
 
 TIMEOUT: Final = 10.0
 
@@ -60,7 +60,7 @@ def _examine(settings: Settings) -> Iterable[tuple[Runner, threading.Event, list
 
 
 def _look(runner: Runner, done: threading.Event, found: list[str]) -> None:
-    from otel_sysmetrics.sampler import said
+    from otel_sysmetrics.runner import said
 
     try:
         collector = runner.part.probe()

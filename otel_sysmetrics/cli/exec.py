@@ -14,9 +14,9 @@ from otel_sysmetrics.settings import Settings
 from otel_sysmetrics.sources.command import FORWARDED, Child, terminal_signals_reach_children
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from opentelemetry.sdk.metrics import MeterProvider
+
+    from otel_sysmetrics.export import Reporting
 
 NOT_FOUND: Final = 127
 NOT_STARTED: Final = 126
@@ -48,10 +48,10 @@ def _run(settings: Settings, exporter: str, arguments: tuple[str, ...]) -> int:
         return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_STARTED
     signals.pass_to(child)
 
-    def attach(provider: MeterProvider) -> Callable[[], None]:
+    def attach(provider: MeterProvider) -> Reporting:
         attachment = Attachment(provider, settings, own=True, watch=lambda: child.pid, tree=True, ended=child.ended)
         attachment.start()
-        return attachment.stop
+        return attachment
 
     start(pipeline, attach)
     status = child.wait()

@@ -21,10 +21,11 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import MetricExporter, MetricsData
     from opentelemetry.sdk.resources import Resource
 
-    from otel_sysmetrics.sampler import Health
+    from otel_sysmetrics.runner import Health
     from otel_sysmetrics.settings import Settings
     from otel_sysmetrics.threads import Clock
 
+OFF = "nothing is measured: OTEL_SDK_DISABLED or OTEL_PYTHON_SYSMETRICS_DISABLED is true"
 POLL_SECONDS = 0.02
 AS_OFTEN = 2  # the baseline, and the sample that ends the window
 
@@ -48,7 +49,7 @@ def take(  # noqa: PLR0913 - each is an option of the commands
     """Take the baseline, wait for the window in seconds, sample once, and return it.
 
     Waits for every part whose hardware is here, at most `timeout` seconds beyond the window.
-    The exporter, where one is given, says which temporality it wants. Raises ClickException where the SDK is off.
+    The exporter, where one is given, says which temporality it wants. Raises ClickException where all is off.
     """
     clock = clock or MonotonicClock()
     reader = InMemoryMetricReader(
@@ -56,8 +57,8 @@ def take(  # noqa: PLR0913 - each is an option of the commands
         preferred_aggregation=exporter._preferred_aggregation if exporter else None,  # noqa: SLF001 - likewise
     )
     provider = MeterProvider(metric_readers=[reader], resource=resource, shutdown_on_exit=False)
-    if isinstance(provider.get_meter(METER), NoOpMeter):
-        raise click.ClickException("nothing is measured: OTEL_SDK_DISABLED is true")
+    if settings.disabled or isinstance(provider.get_meter(METER), NoOpMeter):
+        raise click.ClickException(OFF)
     attachment = Attachment(
         provider,
         replace(settings, sampling_interval=window),

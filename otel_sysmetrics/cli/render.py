@@ -5,30 +5,73 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Final
 
-from rich import box
+from rich.cells import cell_len
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 _UNBOUNDED: Final = 10_000
+_GAP: Final = "  "
+_LEAST_ROOM: Final = 24
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[str] = ()) -> None:
-    """Print rows under their columns to stdout, as wide as they need to be where nobody looks at a terminal."""
+def print_table(
+    columns: Sequence[str], rows: Iterable[tuple[Sequence[str], Sequence[str]]], *, right: Sequence[str] = ()
+) -> None:
+    """Print rows to stdout under their columns: cells that stay whole, and the pieces of the last one.
+
+    The last cell is wrapped between its pieces, and stands below its row where the terminal has no room beside it.
+    Where nobody looks at a terminal each row is one line.
+    """
     console = Console(width=None if sys.stdout.isatty() else _UNBOUNDED, highlight=False)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for column in columns:
-        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*map(Text, row))
-    console.print(table)
+    heads, last = columns[:-1], columns[-1]
+    rows = [(heads, (last,)), *rows]
+    widths = [max(map(cell_len, cells)) for cells in zip(*(cells for cells, _ in rows), strict=True)]
+    rights = [head in right for head in heads]
+    starts = (_GAP.join(map(_pad, cells, widths, rights)) for cells, _ in rows)
+    blocks = [
+        [line.rstrip() for line in _lines(start, pieces, console.width)]
+        for start, (_, pieces) in zip(starts, rows, strict=True)
+    ]
+    rule = "-" if console.options.ascii_only else "─"
+    widest = max(cell_len(line) for block in blocks for line in block)
+    head = Text("\n".join(blocks[0]), "bold")
+    body = ["", rule * min(widest, console.width), *(line for block in blocks[1:] for line in block)]
+    console.print(head.append("\n".join(body), "not bold"), soft_wrap=True)
 
 
 def number(value: float) -> str:
-    """Write a number for people: whole ones whole, others with two decimals or three digits that count."""
-    if isinstance(value, int):
-        return str(value)
-    return f"{value:.2f}" if abs(value) >= 1 or value == 0 else f"{value:.3g}"
+    """Write a number for people: whole ones whole, others with two decimals, or four below 1."""
+    if value == int(value):
+        return str(int(value))
+    return f"{value:.2f}" if abs(value) >= 1 else f"{value:.4f}"
+
+
+def _pad(text: str, width: int, right: bool) -> str:  # noqa: FBT001 - called by map
+    blanks = " " * (width - cell_len(text))
+    return blanks + text if right else text + blanks
+
+
+def _lines(start: str, pieces: Sequence[str], width: int) -> Iterator[str]:
+    """Yield the lines of one row, whose last cell stands beside `start` or below it."""
+    beside = cell_len(start) + len(_GAP)
+    room = width - beside
+    if room >= _LEAST_ROOM and all(cell_len(piece) <= room for piece in pieces):
+        first, *others = _wrapped(pieces, room) or [""]
+        yield start + _GAP + first
+        yield from (" " * beside + line for line in others)
+    else:
+        yield start
+        yield from (_GAP + line for line in _wrapped(pieces, width - len(_GAP)))
+
+
+def _wrapped(pieces: Sequence[str], width: int) -> list[str]:
+    lines: list[str] = []
+    for piece in pieces:
+        if lines and cell_len(lines[-1]) + 1 + cell_len(piece) <= width:
+            lines[-1] += f" {piece}"
+        else:
+            lines.append(piece)
+    return lines

@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from otel_sysmetrics.settings import Settings
+from otel_sysmetrics.cli.once import OFF
+from otel_sysmetrics.settings import Settings, export_interval
 from otel_sysmetrics.sources.command import patiently
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from opentelemetry.sdk.metrics import MeterProvider
 
-    from otel_sysmetrics.export import Attach, Pipeline
+    from otel_sysmetrics.export import Attach, Pipeline, Reporting
 
 SERVICE: Final = "otel-sysmetrics"
 WINDOW: Final = 1.0
@@ -47,10 +46,10 @@ def command(exporter: str, pid: int | None, *, once: bool) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
 
-    def attach(provider: MeterProvider) -> Callable[[], None]:
+    def attach(provider: MeterProvider) -> Reporting:
         attachment = Attachment(provider, settings, own=True, watch=lambda: settings.pid)
         attachment.start()
-        return attachment.stop
+        return attachment
 
     pipeline = Pipeline(
         settings,
@@ -68,21 +67,26 @@ def start(pipeline: Pipeline, attach: Attach) -> None:
     """Start to report, or say why nothing is reported."""
     pipeline.start(attach)
     if pipeline.off:
-        click.echo("otel-sysmetrics: nothing is measured: OTEL_SDK_DISABLED or our `disabled` is true", err=True)
+        click.echo(f"otel-sysmetrics: {OFF}", err=True)
 
 
 def _once(settings: Settings, kind: str) -> int:
     from opentelemetry.sdk.metrics.export import MetricExportResult
 
     from otel_sysmetrics.cli.once import take
-    from otel_sysmetrics.export import make_resource
+    from otel_sysmetrics.export import EXIT_SECONDS, make_resource
     from otel_sysmetrics.exporters import make_exporter
 
+    export_interval(settings.sampling_interval)
     exporter = make_exporter(kind)
     resource = make_resource(SERVICE, socket.gethostname())
     sample = take(settings, window=WINDOW, timeout=TIMEOUT, resource=resource, exporter=exporter)
-    if exporter is None or sample.metrics is None:
+    data = sample.metrics
+    if exporter is None or data is None:
         return 0
-    result = exporter.export(sample.metrics)
+    results: list[MetricExportResult] = []
+    thread = threading.Thread(target=lambda: results.append(exporter.export(data)), daemon=True)
+    thread.start()
+    thread.join(EXIT_SECONDS)  # a backend that never answers would hold the exporter for its 10 s and more
     exporter.shutdown()
-    return 0 if result is MetricExportResult.SUCCESS else 1
+    return 0 if results == [MetricExportResult.SUCCESS] else 1

@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, TypedDict
 import click
 from opentelemetry.sdk.metrics.export import NumberDataPoint, Sum
 
+from otel_sysmetrics.catalog import CATALOG
 from otel_sysmetrics.cli.once import take
+from otel_sysmetrics.cli.options import Seconds
 from otel_sysmetrics.cli.render import number, print_table
+from otel_sysmetrics.selection import Selection
 from otel_sysmetrics.settings import Settings
 from otel_sysmetrics.sources.files import Files
 from otel_sysmetrics.sources.processes import WatchedProcess
@@ -36,14 +39,14 @@ class Point(TypedDict):
 @click.option("--pid", type=click.IntRange(min=1), help="Process to watch, for the process tags.")
 @click.option(
     "--window",
-    type=click.FloatRange(min=0.1),
+    type=Seconds(0.1),
     default=1.0,
     show_default=True,
     help="Seconds between the baseline and the sample.",
 )
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=0),
+    type=Seconds(0),
     default=10.0,
     show_default=True,
     help="Seconds to wait for a collector that does not answer.",
@@ -60,8 +63,10 @@ def command(pid: int | None, window: float, timeout: float, style: str) -> None:
     points = sorted(_points(sample.metrics), key=lambda point: (point["name"], json.dumps(point["attributes"])))
     if style == "json":
         click.echo(json.dumps(points, indent=2))
-    else:
+    elif points:
         _print(points)
+    if not points:
+        click.echo(f"otel-sysmetrics: {_why_nothing(settings)}", err=True)
     for health in sample.silent:
         name = health.kind if health.name is None else f"{health.kind} {health.name}"
         click.echo(f"otel-sysmetrics: {name} did not answer within {window + timeout:g} s", err=True)
@@ -77,6 +82,13 @@ def exists(settings: Settings) -> bool:
     return (
         WatchedProcess(Files(settings.root_path), lambda: settings.pid, tree=False, clock=clock.now).pid() is not None
     )
+
+
+def _why_nothing(settings: Settings) -> str:
+    chosen = Selection(settings.metrics_included, settings.metrics_excluded).spec
+    if not any(map(chosen, CATALOG.values())):
+        return "no metric is chosen by metrics_included and metrics_excluded"
+    return "nothing could be read; `otel-sysmetrics doctor` says why"
 
 
 def _points(data: MetricsData | None) -> Iterator[Point]:
@@ -95,8 +107,11 @@ def _points(data: MetricsData | None) -> Iterator[Point]:
 
 
 def _print(points: list[Point]) -> None:
-    rows = []
-    for point in points:
-        text = " ".join(f"{key}={value}" for key, value in point["attributes"].items())
-        rows.append((point["name"], number(point["value"]), point["unit"], point["kind"], text))
-    print_table(("metric", "value", "unit", "kind", "attributes"), rows, right=("value",))
+    rows = [
+        (
+            (point["name"], number(point["value"]), point["unit"]),
+            [f"{key}={value}" for key, value in sorted(point["attributes"].items())],
+        )
+        for point in points
+    ]
+    print_table(("metric", "value", "unit", "attributes"), rows, right=("value",))

@@ -10,7 +10,7 @@ import pytest
 
 from otel_sysmetrics.catalog import CATALOG, KINDS, host
 from otel_sysmetrics.collector import Context, NotHere, Unavailable, parts
-from otel_sysmetrics.sampler import Runner
+from otel_sysmetrics.runner import Runner
 from otel_sysmetrics.settings import Settings
 from otel_sysmetrics.sources.files import Files
 from otel_sysmetrics.sources.processes import WatchedProcess

@@ -23,7 +23,7 @@ from otel_sysmetrics.catalog import CATALOG
 from otel_sysmetrics.collector import Collector, Context, NotHere, Unavailable, parts
 from otel_sysmetrics.collectors.nvidia.gpm import SPECS as GPM
 from otel_sysmetrics.collectors.nvidia.processes import pids_are_the_hosts
-from otel_sysmetrics.sampler import said
+from otel_sysmetrics.runner import said
 from otel_sysmetrics.selection import Selection
 from otel_sysmetrics.settings import Settings
 from otel_sysmetrics.sources.files import Files
