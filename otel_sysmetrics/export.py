@@ -26,6 +26,10 @@ from otel_sysmetrics.reading import legible_text
 from otel_sysmetrics.settings import Settings, SettingsError, export_interval, rank_attributes
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from opentelemetry.sdk.metrics.export import MetricReader
+
     from otel_sysmetrics.reading import AttributeValue
 
 _log: Final = logging.getLogger("otel_sysmetrics")
@@ -78,11 +82,7 @@ class Pipeline:
             exporter = self._used = make_exporter(self._exporter, self._on_closed)
         milliseconds = export_interval(self._settings.sampling_interval) * 1000
         readers = [PeriodicExportingMetricReader(exporter, export_interval_millis=milliseconds)] if exporter else []
-        resource = make_resource(self._service_name, self._instance_id, forked=forked)
-        try:
-            self.provider = MeterProvider(metric_readers=readers, resource=resource, shutdown_on_exit=False)
-        except ValueError as error:  # it reads variables too, and its error names none
-            raise SettingsError("OTEL_*", str(error), "values that the SDK accepts") from error
+        self.provider = make_provider(readers, make_resource(self._service_name, self._instance_id, forked=forked))
         self._attachment: Reporting | None = None
         self._exit = threading.Event()
         self._exited = threading.Event()
@@ -184,6 +184,14 @@ def configure(settings: Settings | None = None, **keywords: object) -> MeterProv
     if is_proxy(metrics.get_meter_provider()):
         metrics.set_meter_provider(pipeline.provider)
     return pipeline.provider
+
+
+def make_provider(readers: Sequence[MetricReader], resource: Resource | None = None) -> MeterProvider:
+    """Return a MeterProvider that leaves its end to us; raises SettingsError."""
+    try:
+        return MeterProvider(metric_readers=readers, resource=resource, shutdown_on_exit=False)
+    except ValueError as error:  # it reads variables too, and its error names none
+        raise SettingsError("OTEL_*", str(error), "values that the SDK accepts") from error
 
 
 def make_resource(service_name: str | None, instance_id: str | None, *, forked: bool = False) -> Resource:

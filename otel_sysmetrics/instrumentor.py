@@ -72,6 +72,7 @@ class Attachment:
     def _make(self, provider: MeterProvider, lanes: Lanes, *, late: bool) -> None:
         """Make sampler and instruments; a `late` sampler starts when the first reader asks."""
         self._late = late
+        self._pid = os.getpid()
         self.instruments = Instruments(
             provider,
             Selection(self.settings.metrics_included, self.settings.metrics_excluded),
@@ -94,7 +95,8 @@ class Attachment:
 
     def start(self) -> None:
         """Let the instruments serve and the threads run."""
-        _attachments.add(self)
+        # Registered now and not at import: what is registered last runs first, before the provider's last flush.
+        atexit.register(self.finish)
         self.instruments.attach()
         if not self._late:
             self.sampler.start()
@@ -103,13 +105,15 @@ class Attachment:
         self.sampler.start()
 
     def finish(self) -> None:
-        """Take one last sample, waiting half a second at most, and let it be served."""
+        """Take one last sample, waiting half a second at most, and let it be served; does nothing in a forked child."""
+        if os.getpid() != self._pid:
+            return
         self.sampler.finish(LAST_SAMPLE_SECONDS)
         self.sampler.close()
 
     def stop(self) -> None:
         """Silence the instruments and end the threads, waiting for none."""
-        _attachments.discard(self)
+        atexit.unregister(self.finish)
         self.sampler.stop()
         self.instruments.detach()
 
@@ -121,7 +125,6 @@ class Attachment:
         self._forked = True
         self._make(provider, lanes, late=True)
         self.instruments.attach(create=False)
-        _attachments.add(self)
 
     def _attributes(self) -> Mapping[str, AttributeValue]:
         ranks = rank_attributes() if self.settings.rank_attributes else {}
@@ -206,9 +209,6 @@ class SysMetricsInstrumentor(BaseInstrumentor):  # type: ignore[misc] # untyped 
             attachment.after_fork(self._lanes)
 
 
-_attachments: Final[weakref.WeakSet[Attachment]] = weakref.WeakSet()
-
-
 def _own_pid(settings: Settings) -> Callable[[], int | None]:
     """Return how the watched pid is asked: an application watches itself, also after a fork.
 
@@ -236,15 +236,8 @@ def _configured_instance_id() -> object:
 
 def _after_fork_in_child() -> None:
     forget_all()
-    _attachments.clear()
     SysMetricsInstrumentor().after_fork()
-
-
-def _at_exit() -> None:
-    for attachment in tuple(_attachments):
-        attachment.finish()  # what is published stays: the provider's last flush comes after this
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
-atexit.register(_at_exit)

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 HOST_TABLE = tuple(spec for spec in vars(host).values() if isinstance(spec, MetricSpec))
 HEALTH_TABLE = (health.SUCCESS, health.DURATION)
+HOST_KINDS = tuple(dict.fromkeys(kind for spec in HOST_TABLE for kind in spec.collectors))
+ONLY_HOST = {"OTEL_PYTHON_SYSMETRICS_COLLECTORS": ",".join(HOST_KINDS)}
+"""Variables that leave out all other kinds, of which nothing is known here."""
 
 _CPU_CHIPS = {"coretemp", "k10temp", "zenpower", "cpu_thermal", "x86_pkg_temp", "soc_thermal"}
 

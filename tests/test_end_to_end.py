@@ -42,7 +42,8 @@ def backend(otelcol_binary: str, tmp_path_factory: pytest.TempPathFactory) -> It
 @pytest.fixture(scope="module")
 def reported(backend: Otelcol) -> dict[str, list[Point]]:
     """Run every way in that samples for some seconds, all at once; return what arrived, by service name."""
-    http, grpc = over("http/protobuf", backend.http_endpoint), over("grpc", backend.grpc_endpoint)
+    http = over("http/protobuf", backend.http_endpoint) | here.ONLY_HOST
+    grpc = over("grpc", backend.grpc_endpoint) | here.ONLY_HOST
     delta = {"OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE": "delta"}
     ways: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
         "over-http": (JOB, http | EVERYTHING),
@@ -199,7 +200,8 @@ def served(backend: Otelcol) -> dict[str, tuple[list[str], list[str], list[Point
 
     Returns its threads while it ran, what it said on stderr, and what arrived by its end.
     """
-    common = over("http/protobuf", backend.http_endpoint) | {
+    common = over("http/protobuf", backend.http_endpoint) | here.ONLY_HOST
+    common |= {
         "OTEL_METRICS_EXPORTER": "otlp",
         "OTEL_TRACES_EXPORTER": "none",
         "OTEL_LOGS_EXPORTER": "none",

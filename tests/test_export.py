@@ -27,6 +27,7 @@ from tests.running import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
     from tests.otelcol import Otelcol, Point
 
@@ -361,3 +362,20 @@ print([name for name in names if name.startswith("otel-sysmetrics") and not name
     assert program.lines == ["[]"]
     assert program.errors == []
     assert program.seconds_after_last_line < 1
+
+
+@pytest.mark.otelcol
+@pytest.mark.parametrize("provider", ["ours", "foreign"])
+def test_what_a_job_does_right_before_its_end_is_in_the_last_export(
+    backend: Otelcol, tmp_path: Path, provider: str
+) -> None:
+    """The checkpoint is what a training writes last; the newest regular sample is older."""
+    service = f"checkpoint {provider}"
+    environment = clean_environment(**over("http/protobuf", backend.http_endpoint, 15_000), OTEL_SERVICE_NAME=service)
+    with python("checkpoint.py", str(tmp_path), provider, environment=environment) as program:
+        assert program.finish() == 0, program.tell()
+
+    def sent(points: list[Point]) -> list[float]:
+        return [p.value for p in points if p.name == "network.sent" and p.resource["service.name"] == service]
+
+    assert sent(backend.wait_for(lambda points: bool(sent(points)))) == [5_000_000]

@@ -15,6 +15,7 @@ from otel_sysmetrics.sampler import Sampler
 from otel_sysmetrics.settings import Settings
 from otel_sysmetrics.sources.files import Files
 from otel_sysmetrics.sources.processes import WatchedProcess
+from otel_sysmetrics.spec import MetricSpec, Scope
 from otel_sysmetrics.threads import FIRST_GAPS, Lanes
 from tests.fakes import COUNT, PATIENCE, SHARE, TOTAL, FakeCollector, FakeKind, ScriptedClock, our_threads, until
 
@@ -26,6 +27,11 @@ if TYPE_CHECKING:
 
 ONE: Final = (Reading(SHARE, 1.0),)
 TWO: Final = (Reading(SHARE, 2.0),)
+
+
+OF_THE_PROCESS: Final = MetricSpec(
+    tag="fake.heldBytes", unit="By", brief="A number of the process.", collectors=("cpu",), scope=Scope.PROCESS
+)
 
 
 class Panic(BaseException):
@@ -67,6 +73,11 @@ class Run:
         """Take so long to read."""
         self.clock.spend(seconds)
         return ONE
+
+    def finish(self) -> None:
+        """End, after a last sample."""
+        self.runner.finishing = True
+        self.stop.set()
 
     def interrupt(self, readings: Iterable[Reading]) -> Iterable[Reading]:
         """Be stopped while reading."""
@@ -302,6 +313,40 @@ class TestEnd:
 
         assert run.values() == [[1.0]]
         assert logged(caplog) == []
+
+    def test_a_last_sample_has_what_was_done_right_before_the_end(self) -> None:
+        """A checkpoint written after the newest sample would else be in no export."""
+        run = Run(FakeCollector(ONE, ONE, TWO), end=60)
+        run.clock.at(1.5, run.finish)
+        run.go()
+
+        assert run.samples == [0, 1, 2]
+        assert run.values() == [[1.0], [1.0], [2.0]]
+
+    def test_of_the_process_what_was_before_its_end_stays(self) -> None:
+        """At its end a process has let go of its memory, and the job is what counts."""
+        held, freed = (Reading(OF_THE_PROCESS, 300.0), *ONE), (Reading(OF_THE_PROCESS, 4.0), *TWO)
+        run = Run(FakeCollector(held, held, freed), end=60)
+        run.clock.at(1.5, run.finish)
+        run.go()
+
+        assert set(run.values()[-1]) == {2.0, 300.0}
+
+    def test_a_last_sample_that_fails_leaves_what_was_published(self, caplog: pytest.LogCaptureFixture) -> None:
+        run = Run(FakeCollector(ONE, ONE, RuntimeError("closed under me")), end=60)
+        run.clock.at(1.5, run.finish)
+        run.go()
+
+        assert run.values() == [[1.0], [1.0]]
+        assert logged(caplog) == []
+
+    def test_right_after_a_sample_there_is_no_other(self) -> None:
+        """CPU time is counted in hundredths of a second: a share of so short a window is noise."""
+        run = Run(FakeCollector(ONE, TWO), interval=0.2, end=60)
+        run.clock.at(0.1, run.finish)
+        run.go()
+
+        assert run.samples == [0]
 
     def test_a_part_that_was_found_while_stop_came_is_closed(self) -> None:
         collector = FakeCollector(ONE)

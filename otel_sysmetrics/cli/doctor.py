@@ -3,46 +3,91 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import click
 
+from otel_sysmetrics.cli.options import Seconds
 from otel_sysmetrics.collector import NotHere
-from otel_sysmetrics.settings import Settings, export_interval, otlp_protocol
+from otel_sysmetrics.settings import Settings, export_interval, otlp_endpoint, otlp_protocol, unknown_variables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterator
 
-    from otel_sysmetrics.runner import Runner
+    from otel_sysmetrics.collector import Part
+    from otel_sysmetrics.sources.processes import WatchedProcess
 
 TIMEOUT: Final = 10.0
 
 
+class Examination:
+    """What a look at something brings to light, taken in a thread of its own, since a driver may hang."""
+
+    def __init__(self, name: str, look: Callable[[], str]) -> None:
+        self.name = name
+        self._look = look
+        self._done = threading.Event()
+        self._found = ("", "")
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def result(self, timeout: float) -> tuple[str, str]:
+        """Return the state and what there is to say about it."""
+        return self._found if self._done.wait(timeout) else ("ill", f"did not answer within {timeout:g} s")
+
+    def _run(self) -> None:
+        from otel_sysmetrics.runner import said
+
+        try:
+            self._found = ("here", self._look())
+        except NotHere as error:
+            self._found = ("not here", said(error))
+        except BaseException as error:  # noqa: BLE001 - a vendor library may raise anything, and to say so is the purpose
+            self._found = ("ill", said(error))
+        self._done.set()
+
+
 @click.command("doctor")
-@click.option("--timeout", type=click.FloatRange(min=0.1), default=TIMEOUT, show_default=True)
+@click.option(
+    "--timeout",
+    type=Seconds(0.1),
+    default=TIMEOUT,
+    show_default=True,
+    help="Seconds to wait for a collector that does not answer.",
+)
 def command(timeout: float) -> None:
-    """Say for each kind of hardware whether it is here and well, and what can be done.
+    """Say what hardware is here, what is not, and why.
 
     Example: otel-sysmetrics doctor
     """
     from otel_sysmetrics.cli.render import print_table
 
     settings = Settings.load()
-    protocol, interval = otlp_protocol(), export_interval(settings.sampling_interval)
+    says = tuple(_configuration(settings))
     rows = []
-    for runner, done, found in _examine(settings):
-        state, what = found if done.wait(timeout) else ("ill", f"did not answer within {timeout:g} s")
-        rows.append((runner.lane, state, what))
+    for examination in tuple(_examinations(settings)):
+        state, what = examination.result(timeout)
+        rows.append(((examination.name, state), what.split()))
     print_table(("collector", "state", "what"), rows)
+    click.echo("\n".join(says))
+
+
+def _configuration(settings: Settings) -> Iterator[str]:
+    """Yield what the environment says, in lines; raises SettingsError."""
+    interval, theirs = export_interval(settings.sampling_interval), export_interval(60)
     if settings.disabled:
-        click.echo("switched off: OTEL_PYTHON_SYSMETRICS_DISABLED is true")
-    click.echo(f"sampling every {settings.sampling_interval:g} s")
-    click.echo(f"export over {protocol}, every {interval:g} s by `run`, `exec` and `configure()`")
-    click.echo(f"export under opentelemetry-instrument every {export_interval(60):g} s (OTEL_METRIC_EXPORT_INTERVAL)")
+        yield "switched off: OTEL_PYTHON_SYSMETRICS_DISABLED is true"
+    for variable in unknown_variables():
+        yield f"{variable} is no variable of ours and has no effect"
+    yield f"sampling every {settings.sampling_interval:g} s"
+    yield (
+        f"export to {otlp_endpoint()} over {otlp_protocol()}, every {interval:g} s by `run`, `exec` and `configure()`"
+    )
+    yield f"export under opentelemetry-instrument every {theirs:g} s (OTEL_METRIC_EXPORT_INTERVAL)"
 
 
-def _examine(settings: Settings) -> Iterable[tuple[Runner, threading.Event, list[str]]]:
-    """Look at every part in a thread of its own, since a driver may hang, and yield each with what is found."""
+def _examinations(settings: Settings) -> Iterator[Examination]:
+    """Begin to look at every part of the chosen kinds, and at the watched process."""
     from otel_sysmetrics.sampler import Sampler
     from otel_sysmetrics.sources.files import Files
     from otel_sysmetrics.sources.processes import WatchedProcess
@@ -50,25 +95,24 @@ def _examine(settings: Settings) -> Iterable[tuple[Runner, threading.Event, list
 
     clock = MonotonicClock()
     watched = WatchedProcess(Files(settings.root_path), lambda: settings.pid, tree=False, clock=clock.now)
-    sampler = Sampler(settings, watched, lambda _health, _snapshot: None, clock=clock)
-    examined = []
-    for runner in sampler.runners():
-        done, found = threading.Event(), ["", ""]
-        threading.Thread(target=_look, args=(runner, done, found), daemon=True).start()
-        examined.append((runner, done, found))
-    return examined
+    for runner in Sampler(settings, watched, lambda _health, _snapshot: None, clock=clock).runners():
+        yield Examination(runner.lane, partial(_look_at_part, runner.part))
+    if settings.pid is not None:
+        yield Examination(f"process {settings.pid}", partial(_look_at_process, watched))
 
 
-def _look(runner: Runner, done: threading.Event, found: list[str]) -> None:
-    from otel_sysmetrics.runner import said
+def _look_at_part(part: Part) -> str:
+    collector = part.probe()
+    tuple(collector.sample())
+    what = collector.describe()
+    collector.close()
+    return what
 
-    try:
-        collector = runner.part.probe()
-        tuple(collector.sample())
-        found[:] = ["here", collector.describe()]
-        collector.close()
-    except NotHere as error:
-        found[:] = ["not here", said(error)]
-    except BaseException as error:  # noqa: BLE001 - a vendor library may raise anything, and to say so is the purpose
-        found[:] = ["ill", said(error)]
-    done.set()
+
+def _look_at_process(watched: WatchedProcess) -> str:
+    """Count its threads; what its command line says is nobody's business."""
+    processes = watched.processes()
+    if not processes:
+        raise NotHere("there is no such process")
+    threads = processes[0].threads
+    return "" if threads is None else f"{threads} thread{'s' * (threads != 1)}"

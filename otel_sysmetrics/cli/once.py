@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 from opentelemetry.metrics import NoOpMeter
-from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
+from otel_sysmetrics.export import make_provider
 from otel_sysmetrics.instrumentor import Attachment
 from otel_sysmetrics.instruments import METER
 from otel_sysmetrics.threads import MonotonicClock
@@ -56,7 +56,7 @@ def take(  # noqa: PLR0913 - each is an option of the commands
         preferred_temporality=exporter._preferred_temporality if exporter else None,  # noqa: SLF001 - as the SDK's readers do
         preferred_aggregation=exporter._preferred_aggregation if exporter else None,  # noqa: SLF001 - likewise
     )
-    provider = MeterProvider(metric_readers=[reader], resource=resource, shutdown_on_exit=False)
+    provider = make_provider([reader], resource)
     if settings.disabled or isinstance(provider.get_meter(METER), NoOpMeter):
         raise click.ClickException(OFF)
     attachment = Attachment(

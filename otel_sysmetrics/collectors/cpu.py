@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from otel_sysmetrics.catalog import host
-from otel_sysmetrics.collector import Part
+from otel_sysmetrics.collector import NotHere, Part
 from otel_sysmetrics.reading import Reading
 from otel_sysmetrics.sources.cgroup import Cgroups
 from otel_sysmetrics.sources.files import whole
@@ -51,7 +51,14 @@ CpuTimes = tuple[float, ...]
 
 def parts(context: Context) -> tuple[Part, ...]:
     """Return the one part."""
-    return (Part("cpu", None, _SPECS, lambda: CpuCollector(context)),)
+    return (Part("cpu", None, _SPECS, lambda: probe(context)),)
+
+
+def probe(context: Context) -> CpuCollector:
+    """Return the collector; raises NotHere where neither a CPU nor a watched process is shown."""
+    if not _cpu_times(context.files) and not context.watched.processes():
+        raise NotHere(f"no CPU is shown in {context.files.path('proc/stat')}")
+    return CpuCollector(context)
 
 
 class CpuCollector:

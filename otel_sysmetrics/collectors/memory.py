@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from otel_sysmetrics.catalog import host
-from otel_sysmetrics.collector import Part
+from otel_sysmetrics.collector import NotHere, Part
 from otel_sysmetrics.reading import Reading
 from otel_sysmetrics.sources.cgroup import Cgroups
 from otel_sysmetrics.sources.files import fields, whole
@@ -46,7 +46,15 @@ class HostMemory:
 
 def parts(context: Context) -> tuple[Part, ...]:
     """Return the one part."""
-    return (Part("memory", None, _SPECS, lambda: MemoryCollector(context)),)
+    return (Part("memory", None, _SPECS, lambda: probe(context)),)
+
+
+def probe(context: Context) -> MemoryCollector:
+    """Return the collector; raises NotHere where neither memory nor a watched process is shown."""
+    collector = MemoryCollector(context)
+    if all(reading.value is None for reading in collector.sample()):
+        raise NotHere(f"no memory is shown in {context.files.path('proc/meminfo')}")
+    return collector
 
 
 class MemoryCollector:

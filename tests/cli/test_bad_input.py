@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from otel_sysmetrics.catalog import KINDS
 from tests.running import COMMAND, clean_environment
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ COMMANDS = {
 }
 # Variable, value, what is expected, and the commands that read it.
 WRONG_VARIABLES = [
-    (f"{OURS}COLLECTORS", "gpu", "expected kinds out of cpu, ", COMMANDS),
+    (f"{OURS}COLLECTORS", "gpu", f"expected kinds out of {', '.join(KINDS)} ", COMMANDS),
     (f"{OURS}SAMPLING_INTERVAL", "-1", "expected a number of seconds from 0.1", COMMANDS),
     (f"{OURS}DISK_PATHS", "data", "expected absolute paths", COMMANDS),
     (f"{OURS}METRICS_INCLUDED", "gpu.[0.temp", "expected globs such as ", COMMANDS),
@@ -34,7 +35,12 @@ WRONG_VARIABLES = [
         "expected http/protobuf or grpc",
         ["run", "run once", "exec", "doctor"],
     ),
-    ("OTEL_METRIC_EXPORT_INTERVAL", "soon", "expected a number of milliseconds above 0", ["run", "exec", "doctor"]),
+    (
+        "OTEL_METRIC_EXPORT_INTERVAL",
+        "soon",
+        "expected a number of milliseconds above 0",
+        ["run", "run once", "exec", "doctor"],
+    ),
 ]
 # Words after `otel-sysmetrics`, and what stands in the line.
 WRONG_WORDS = [
@@ -44,10 +50,14 @@ WRONG_WORDS = [
     (("run", "--pid", "0"), "'--pid': 0 is not in the range x>=1"),
     (("exec",), "Missing argument '-- CMD...'"),
     (("exec", "--exporter", "otel", "--", "true"), "'otel' is not one of 'otlp', 'console', 'none'"),
-    (("sample", "--window", "0"), "'--window': 0.0 is not in the range x>=0.1"),
+    (("sample", "--window", "0"), "'--window': 0.0 is not in the range 0.1<=x<=86400"),
+    (("sample", "--window", "nan"), "'--window': 'nan' is not a number of seconds"),
     (("sample", "--timeout", "never"), "'--timeout': 'never' is not a valid float"),
     (("sample", "--format", "yaml"), "'yaml' is not one of 'table', 'json'"),
-    (("doctor", "--timeout", "0"), "'--timeout': 0.0 is not in the range x>=0.1"),
+    (("sample", "--timeout", "nan"), "'--timeout': 'nan' is not a number of seconds"),
+    (("sample", "--timeout", "inf"), "'--timeout': inf is not in the range 0<=x<=86400"),
+    (("doctor", "--timeout", "0"), "'--timeout': 0.0 is not in the range 0.1<=x<=86400"),
+    (("doctor", "--timeout", "nan"), "'--timeout': 'nan' is not a number of seconds"),
     (("doctor", "nvidia"), "Got unexpected extra argument (nvidia)"),
     (("catalog", "--format", "html"), "'html' is not one of 'table', 'markdown', 'json'"),
 ]
@@ -105,3 +115,31 @@ def test_what_the_exporter_cannot_read_is_said_too(tmp_path: Path) -> None:
 def test_nothing_can_be_sampled_where_the_sdk_is_off(tmp_path: Path) -> None:
     """An empty table would be a riddle."""
     assert "OTEL_SDK_DISABLED" in mistake(("sample",), tmp_path, OTEL_SDK_DISABLED="true")
+
+
+@pytest.mark.parametrize("command", ["run", "run once", "exec"])
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc", "OTEL_EXPORTER_OTLP_COMPRESSION": "zip"}, "zip"),
+        ({"OTEL_METRICS_EXEMPLAR_FILTER": "always"}, "OTEL_*"),
+    ],
+)
+def test_what_only_the_sdk_reads_is_one_line_too(
+    tmp_path: Path, command: str, variables: dict[str, str], said: str
+) -> None:
+    """Its errors are of any class and name no variable."""
+    assert said in mistake(COMMANDS[command], tmp_path, **variables)
+
+
+@pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
+def test_headers_that_cannot_be_read_are_named_and_not_shown(tmp_path: Path, protocol: str) -> None:
+    """The SDK would warn with their text, and they hold a token."""
+    line = mistake(
+        ("run", "--once"),
+        tmp_path,
+        OTEL_EXPORTER_OTLP_PROTOCOL=protocol,
+        OTEL_EXPORTER_OTLP_HEADERS="Bearer s3cret",
+    )
+    assert "OTEL_EXPORTER_OTLP_HEADERS: expected key=value" in line
+    assert "s3cret" not in line

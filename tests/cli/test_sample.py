@@ -15,10 +15,12 @@ import pytest
 
 from otel_sysmetrics.spec import MetricSpec, Scope
 from tests import here
-from tests.running import COMMAND, Running, clean_environment, command
+from tests.running import COMMAND, Running, clean_environment, command, python
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.conftest import MakeMachine
 
 MIB = 2**20
 HELD_MIB = 200
@@ -84,11 +86,12 @@ def taken() -> Taken:
         holder = stack.enter_context(Running(sys.executable, "-c", HOLDER))
         holder.wait_for_line("ready")
         pid = str(holder.process.pid)
-        every = clean_environment(OTEL_PYTHON_SYSMETRICS_METRICS_INCLUDED="*")
-        host = stack.enter_context(command("sample", "--format", "json"))
-        process = stack.enter_context(command("sample", "--pid", pid, "--format", "json"))
+        known = clean_environment(**here.ONLY_HOST)
+        every = known | {"OTEL_PYTHON_SYSMETRICS_METRICS_INCLUDED": "*"}
+        host = stack.enter_context(command("sample", "--format", "json", environment=known))
+        process = stack.enter_context(command("sample", "--pid", pid, "--format", "json", environment=known))
         everything = stack.enter_context(command("sample", "--pid", pid, "--format", "json", environment=every))
-        table = stack.enter_context(command("sample", "--pid", pid))
+        table = stack.enter_context(command("sample", "--pid", pid, environment=known))
         for program in (host, process, everything, table):
             assert program.finish() == 0, program.tell()
         return Taken(host, process, everything, table, look(holder.process.pid))
@@ -167,12 +170,50 @@ def test_values_are_those_of_the_process(taken: Taken) -> None:
 def test_table_says_the_same_for_people(taken: Taken) -> None:
     """A head, a rule, and one line per point with its value and attributes."""
     head, _, *lines = taken.table.lines
-    assert head.split() == ["metric", "value", "unit", "kind", "attributes"]
+    assert head.split() == ["metric", "value", "unit", "attributes"]
     assert {line.split()[0] for line in lines} == names(taken.process)
     (usage,) = [line for line in lines if line.startswith("disk./.usageGB ")]
-    assert usage.split()[2:4] == ["GiBy", "gauge"]
-    assert "disk.path=/" in usage
+    assert usage.split()[2:4] == ["GiBy", "disk.path=/"]
+    assert not any(line.endswith(" ") for line in taken.table.lines)
     assert taken.table.errors == []
+
+
+@pytest.mark.nvml
+@pytest.mark.parametrize("columns", [80, 120])
+def test_nothing_breaks_inside_a_word_in_a_terminal(machine: MakeMachine, columns: int) -> None:
+    """Names, units and attributes are whole, however long those of a GPU are, and no line is too long."""
+    variables = {**machine().environment, "COLUMNS": str(columns), "TERM": "xterm"}
+    words = (*COMMAND, "sample", "--pid", str(os.getpid()))
+    with python("terminal.py", *words, environment=clean_environment(**variables)) as table:
+        assert table.finish() == 0, table.tell()
+    with command(*words[len(COMMAND) :], "--format", "json", environment=clean_environment(**variables)) as plain:
+        assert plain.finish() == 0, plain.tell()
+    assert max(map(len, table.lines[1:])) <= columns
+    starts = {tuple(line.split()[::2][:2]) for line in table.lines}
+    for point in points_of(plain):
+        assert (point["name"], point["unit"]) in starts
+        for key, value in point["attributes"].items():
+            assert any(f"{key}={value}" in line for line in table.lines)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "reason"),
+    [
+        ("no.such.tag", "no metric is chosen by metrics_included and metrics_excluded"),
+        ("disk.*.usageGB", "nothing could be read; `otel-sysmetrics doctor` says why"),
+    ],
+)
+def test_where_nothing_came_out_the_reason_is_said(pattern: str, reason: str) -> None:
+    """An empty table would be a riddle: there is none, and stderr says whether nothing was asked for or answered."""
+    variables = {
+        "OTEL_PYTHON_SYSMETRICS_METRICS_INCLUDED": pattern,
+        "OTEL_PYTHON_SYSMETRICS_DISK_PATHS": "/nowhere",
+        "OTEL_PYTHON_SYSMETRICS_PID": str(os.getpid()),
+    }
+    with command("sample", "--window", "0.1", environment=clean_environment(**variables)) as program:
+        assert program.finish() == 0
+    assert program.lines == []
+    assert program.errors[-1] == f"otel-sysmetrics: {reason}"
 
 
 @pytest.mark.parametrize("style", ["table", "json"])

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_sysmetrics.collector import Context
+from otel_sysmetrics.collector import Context, NotHere
 from otel_sysmetrics.collectors import memory
 from otel_sysmetrics.settings import Settings
 from otel_sysmetrics.sources.files import Files
@@ -210,7 +210,8 @@ def test_case_003_a_mac_shows_what_psutil_knows_there(tmp_path: Path, monkeypatc
 def test_case_004_functions_that_a_platform_lacks_are_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psutil", SimpleNamespace(Error=PsutilError))
 
-    assert elsewhere(tmp_path, "swap.used") == {}
+    with pytest.raises(NotHere):
+        elsewhere(tmp_path, "swap.used")
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/meminfo"), reason="there is no /proc here")

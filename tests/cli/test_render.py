@@ -1,0 +1,44 @@
+"""Numbers and help are written for people."""
+
+from __future__ import annotations
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from otel_sysmetrics.cli import COMMANDS, commands
+from otel_sysmetrics.cli.render import number
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0"),
+        (0.0, "0"),
+        (97.0, "97"),
+        (63887638528, "63887638528"),
+        (2.0**60, str(2**60)),
+        (1.005, "1.00"),
+        (-1.5, "-1.50"),
+        (22925.5625, "22925.56"),
+        (0.046289, "0.0463"),
+        (0.00041, "0.0004"),
+        (0.000046, "0.0000"),
+    ],
+)
+def test_numbers_are_short_and_without_exponents(value: float, text: str) -> None:
+    """Whole ones are whole; others have two decimals, or four below 1."""
+    assert number(value) == text
+
+
+def test_help_has_the_first_sentence_of_every_command() -> None:
+    """Nothing is cut in a terminal of 80 columns."""
+    done = CliRunner().invoke(commands, ["--help"], terminal_width=80)
+    assert done.exit_code == 0
+    assert max(map(len, done.output.splitlines())) <= 80
+    listed = " ".join(done.output.split())
+    for name in COMMANDS:
+        command = commands.get_command(click.Context(commands), name)
+        assert command is not None
+        sentence = (command.help or "").split("\n\n")[0]
+        assert f" {name} {' '.join(sentence.split())}" in listed
