@@ -75,7 +75,7 @@ def markdown(specs: Sequence[MetricSpec]) -> str:
         "A tag is the metric's name as it leaves the process.",
         "Units are UCUM; W&B's MB and GB are `MiBy` and `GiBy`.",
         "A value that is not known is no point: never 0.",
-        "Counters start at 0 and never fall.",
+        "Counters start at 0 when the process begins to report, which is what *since start* means, and never fall.",
         "What is `off` is switched on with a pattern in `metrics_included`.",
         "",
         "| " + " | ".join(COLUMNS) + " |",

@@ -254,6 +254,7 @@ def test_a_missing_path_costs_only_itself() -> None:
 def test_what_hangs_is_named_and_hangs_nobody(tmp_path: Path) -> None:
     """A /proc/meminfo that never answers: the CPU's numbers come in time, memory is named on stderr."""
     os.makedirs(tmp_path / "proc")
+    (tmp_path / "proc" / "stat").write_text("cpu  1 0 1 1\ncpu0 1 0 1 1\n")
     (tmp_path / "proc" / "loadavg").write_text("1.25 0.50 0.25 1/100 4242\n")
     os.mkfifo(tmp_path / "proc" / "meminfo")
     variables = {
