@@ -17,6 +17,10 @@ _GAP: Final = "  "
 _LEAST_ROOM: Final = 24
 
 
+# How many decimals from which size up.
+_DECIMALS: Final = ((1.0, 2), (0.001, 4))
+
+
 def print_table(
     columns: Sequence[str], rows: Iterable[tuple[Sequence[str], Sequence[str]]], *, right: Sequence[str] = ()
 ) -> None:
@@ -43,10 +47,11 @@ def print_table(
 
 
 def number(value: float) -> str:
-    """Write a number for people: whole ones whole, others with two decimals, or four below 1."""
+    """Write a number for people: whole ones whole, others with two decimals, below 1 with as many as tell something."""
     if value == int(value):
         return str(int(value))
-    return f"{value:.2f}" if abs(value) >= 1 else f"{value:.4f}"
+    decimals = next((decimals for least, decimals in _DECIMALS if abs(value) >= least), 6)
+    return f"{value:.{decimals}f}"
 
 
 def _pad(text: str, width: int, right: bool) -> str:  # noqa: FBT001 - called by map

@@ -22,12 +22,12 @@ from otel_sysmetrics.cli.render import number
         (-1.5, "-1.50"),
         (22925.5625, "22925.56"),
         (0.046289, "0.0463"),
-        (0.00041, "0.0004"),
-        (0.000046, "0.0000"),
+        (0.00041, "0.000410"),
+        (0.000046, "0.000046"),
     ],
 )
 def test_numbers_are_short_and_without_exponents(value: float, text: str) -> None:
-    """Whole ones are whole; others have two decimals, or four below 1."""
+    """Whole ones are whole; others have two decimals, below 1 as many as tell something."""
     assert number(value) == text
 
 
