@@ -17,12 +17,10 @@ from __future__ import annotations
 import sys
 
 from side_by_side import OURS, THEIRS, measure, ratio, report, table
+from side_by_side.cycles import CYCLES, SECONDS, TIMES, measured
 from side_by_side.pipeline import sink, start
 
 ROUNDS = 5
-SECONDS = 0.1
-WARM_UP = 6
-CYCLES = 30
 
 
 def main() -> None:
@@ -37,17 +35,9 @@ def main() -> None:
     table((f"medians of {ROUNDS} x {CYCLES} cycles", OURS, THEIRS, "ratio"), [*rows, points])
 
 
-TIMES = ("CPU per cycle", "  sampling threads", "  collect", "  encode and send")
-
-
 def child(side: str, endpoint: str) -> None:
     """Measure one side in this process."""
-    exporter = start(side, endpoint, SECONDS)
-    first, last = exporter.wait(WARM_UP), exporter.wait(WARM_UP + CYCLES)
-    cycles, *seconds = (end - begin for begin, end in zip(first, last, strict=True))
-    process, reader, export = (1000 * used / cycles for used in seconds)
-    parts = (process, process - reader, reader - export, export)
-    report({**dict(zip(TIMES, parts, strict=True)), "points": exporter.points()})
+    report(measured(start(side, endpoint, SECONDS)))
 
 
 if __name__ == "__main__":

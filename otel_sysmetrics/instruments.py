@@ -148,6 +148,7 @@ class Instruments:
         self._detached = False
         self._given: dict[Health, set[Trampoline]] = {}
         self._sane: dict[Hashable, tuple[Mapping[str, AttributeValue], Trampoline | None]] = {}
+        self._of_health: dict[Health, dict[str, AttributeValue]] = {}
         self._refused: set[str] = set()
 
     def attach(self, *, create: bool = True) -> None:
@@ -187,19 +188,28 @@ class Instruments:
 
     def health_attributes(self, health: Health) -> dict[str, AttributeValue]:
         """Return what tells a part's health points apart."""
-        part = {} if health.name is None else {"part": health.name}
-        return sane_attributes({**self._everywhere(), "collector": health.kind, **part})
+        if health not in self._of_health:
+            part = {} if health.name is None else {"part": health.name}
+            self._of_health[health] = sane_attributes({**self._everywhere(), "collector": health.kind, **part})
+        return self._of_health[health]
 
     def publish(self, health: Health, snapshot: Snapshot) -> None:
         """Take a part's newest snapshot: what is not in it is absent from now on."""
         points: dict[Trampoline, list[Point]] = {trampoline: [] for trampoline in self._given.get(health, ())}
+        labels: Mapping[str, object] | None = None
+        others: Mapping[str, object] | None = None
+        where: Hashable = None
         for reading in snapshot.readings:
             value = sane_value(reading.value)
             if value is None:
                 continue
-            key = (reading.spec.tag, tuple(reading.labels.items()), tuple(reading.attributes.items()))
+            if reading.labels is not labels or reading.attributes is not others:
+                # The readings of a device come one after the other and may share these.
+                labels, others = reading.labels, reading.attributes
+                where = (tuple(labels.items()), tuple(others.items()))
+            key = (reading.spec.tag, where)
             try:
-                attributes, trampoline = self._placed(key, reading)
+                attributes, trampoline = self._sane.get(key) or self._place(key, reading)
             except Exception as error:  # noqa: BLE001 - what cannot be sent, the SDK refuses with a bare Exception
                 self._refuse(reading.spec, error)
                 continue
@@ -221,10 +231,8 @@ class Instruments:
             self._refused.add(spec.tag)
             _log.warning("otel-sysmetrics: %s cannot be sent: %s: %s", spec.tag, type(error).__name__, error)
 
-    def _placed(self, key: Hashable, reading: Reading) -> tuple[Mapping[str, AttributeValue], Trampoline | None]:
-        """Return a series' attributes and trampoline, None where it is not chosen; worked out once per series."""
-        if (known := self._sane.get(key)) is not None:
-            return known
+    def _place(self, key: Hashable, reading: Reading) -> tuple[Mapping[str, AttributeValue], Trampoline | None]:
+        """Work out a series' attributes and trampoline, None where it is not chosen; done once per series."""
         spec = reading.spec
         name = spec.fill(reading.labels)
         placed: tuple[Mapping[str, AttributeValue], Trampoline | None] = ({}, None)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-import weakref
+from array import array
+from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from opentelemetry.metrics import Observation
@@ -13,9 +14,10 @@ from otel_sysmetrics.reading import sane_value
 from otel_sysmetrics.spec import Fold, Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping, Sequence
+    from collections.abc import Hashable, Iterable, Mapping, Sequence
 
     from opentelemetry.metrics import CallbackOptions
+    from opentelemetry.util.types import Attributes
 
     from otel_sysmetrics.instruments import Instruments
     from otel_sysmetrics.reading import AttributeValue
@@ -32,17 +34,37 @@ class Point(NamedTuple):
 
 
 class Series(NamedTuple):
-    """One series: its attributes, and (update, value) of each sample that is still of use."""
+    """One series that is averaged: its attributes, and each sample that is still of use.
 
-    attributes: Mapping[str, AttributeValue]
-    samples: tuple[tuple[int, float], ...]
+    `samples` holds update and value in turn, in an array: copying it touches no object of those that it holds.
+    """
+
+    attributes: Attributes
+    samples: array[float]
+
+    def since(self, since: int) -> Observation | None:
+        """Return the mean of the samples after an update, None where there is none."""
+        stamps, values = self.samples[::2], self.samples[1::2]
+        found = [value for stamp, value in zip(stamps, values, strict=True) if stamp > since]
+        mean = sane_value(sum(found) / len(found)) if found else None
+        return None if mean is None else Observation(mean, self.attributes)
 
 
 class Served(NamedTuple):
-    """What one part gave at its last update."""
+    """What one part gave at its last update.
+
+    `newest` is the answer for whoever has asked since the update before that one: most ask once per update.
+    """
 
     update: int
+    newest: Sequence[Observation]
     series: Mapping[Hashable, Series]
+
+    def since(self, since: int) -> Sequence[Observation]:
+        """Return the answer for whoever was last here after the update `since`."""
+        if since >= self.update - 1:
+            return list(self.newest)
+        return [answer for series in self.series.values() if (answer := series.since(since)) is not None]
 
 
 class State(NamedTuple):
@@ -72,9 +94,11 @@ class Trampoline:
     def __init__(self, spec: MetricSpec) -> None:
         self.spec = spec
         self.owner: Instruments | None = None
+        self._averaged = spec.fold is Fold.MEAN
+        self._counts = spec.kind is Kind.COUNTER
         self._state = State(0, {})
         self._totals: dict[Hashable, Total] = {}
-        self._asked: weakref.WeakKeyDictionary[threading.Thread, int] = weakref.WeakKeyDictionary()
+        self._asked = threading.local()
         self._asked_by_unknown = 0
 
     def __call__(self, _options: CallbackOptions) -> Sequence[Observation]:
@@ -87,38 +111,36 @@ class Trampoline:
 
     def _answer(self, owner: Instruments) -> Sequence[Observation]:
         state = self._state
-        since = self._since(state.updates)
+        since = self._since(state.updates) if self._averaged else state.updates
         now = owner.clock()
-        observations = [
-            Observation(value, series.attributes)
+        answers = [
+            served.since(since)
             for health, served in state.parts.items()
             if health.snapshot is not None and health.snapshot.fresh(now)
-            for series in served.series.values()
-            if (value := sane_value(self._fold(series, since, served.update))) is not None
         ]
-        return _distinct(observations) if len(state.parts) > 1 else observations
+        return answers[0] if len(answers) == 1 else _distinct(chain.from_iterable(answers))
 
     def update(self, health: Health, points: Sequence[Point], keep: int) -> bool:
         """Take a part's newest values and keep so many samples of each; called by that part's thread.
 
         Returns whether anything of the part is still to be served.
         """
-        update = self._state.updates + 1
-        averaged = self.spec.fold is Fold.MEAN
-        before = self._state.parts[health].series if health in self._state.parts else NOTHING
-        series: dict[Hashable, Series] = {}
+        state = self._state
+        update = state.updates + 1
+        averaged, counts = self._averaged, self._counts
+        newest: dict[Hashable, Observation] = {}
         for key, attributes, given in points:
-            value = self._count(key, given) if self.spec.kind is Kind.COUNTER else given
-            samples = before[key].samples[1 - keep :] if averaged and keep > 1 and key in before else ()
-            series[key] = Series(attributes, (*samples, (update, value)))
-        if averaged:
-            # A sample that no reader has asked for yet outlives the device that gave it.
-            for key, old in before.items():
-                if key not in series and old.samples[-1][0] > update - keep:
-                    series[key] = old
-        others = {other: served for other, served in self._state.parts.items() if other is not health}
-        self._state = State(update, {**others, health: Served(update, series)} if series else others)
-        return bool(series)
+            # A total may grow beyond what can be sent.
+            value = sane_value(self._count(key, given)) if counts else float(given) if averaged else given
+            if value is not None:
+                newest[key] = Observation(value, attributes)
+        parts = dict(state.parts)
+        before = parts.pop(health, None)
+        series = _series(newest, NOTHING if before is None else before.series, update, keep) if averaged else NOTHING
+        if newest or series:
+            parts[health] = Served(update, tuple(newest.values()), series)
+        self._state = State(update, parts)
+        return health in parts
 
     def forget(self, *, totals: bool = False) -> None:
         """Serve nothing; counters later go on from where they were, unless their totals are forgotten too."""
@@ -136,21 +158,11 @@ class Trampoline:
 
         A scrape of Prometheus comes in a new thread each time, a periodic reader always in its own.
         """
-        thread = threading.current_thread()
-        since = self._asked.get(thread)
-        self._asked[thread] = updates
+        since: int | None = getattr(self._asked, "updates", None)
+        self._asked.updates = updates
         if since is None:
             since, self._asked_by_unknown = self._asked_by_unknown, updates
         return since
-
-    def _fold(self, series: Series, since: int, update: int) -> float | None:
-        stamp, last = series.samples[-1]
-        if self.spec.fold is not Fold.MEAN:
-            return last
-        if stamp <= since:
-            return float(last) if stamp == update else None
-        values = [value for stamp, value in series.samples if stamp > since]
-        return float(sum(values) / len(values))
 
 
 class HealthTrampoline(Trampoline):
@@ -172,7 +184,26 @@ class HealthTrampoline(Trampoline):
         return health.snapshot.duration if health.snapshot is not None else None
 
 
-def _distinct(observations: Sequence[Observation]) -> Sequence[Observation]:
+def _series(
+    newest: Mapping[Hashable, Observation], before: Mapping[Hashable, Series], update: int, keep: int
+) -> Mapping[Hashable, Series]:
+    """Return what was kept before, at most `keep` samples of each series with the newest ones."""
+    series: dict[Hashable, Series] = {}
+    gone = dict(before)
+    for key, observation in newest.items():
+        old = gone.pop(key, None)
+        samples = old.samples[2 * (1 - keep) :] if old is not None and keep > 1 else array("d")
+        samples.append(update)
+        samples.append(observation.value)
+        series[key] = Series(observation.attributes, samples)
+    for key, old in gone.items():
+        # A sample that no reader has asked for yet outlives the device that gave it.
+        if old.samples[-2] > update - keep:
+            series[key] = old
+    return series
+
+
+def _distinct(observations: Iterable[Observation]) -> Sequence[Observation]:
     """Keep the first of points with equal attributes: the SDK would add up two of a counter."""
     first: dict[Hashable, Observation] = {}
     for observation in observations:

@@ -21,16 +21,24 @@ THEIRS: Final = "system-metrics"
 Numbers = dict[str, float]
 
 
-def measure(program: str, cases: Sequence[str], *arguments: str, rounds: int, at_once: int = 1) -> dict[str, Numbers]:
+def measure(  # noqa: PLR0913 - each is a matter of its own
+    program: str,
+    cases: Sequence[str],
+    *arguments: str,
+    rounds: int,
+    at_once: int = 1,
+    environment: Mapping[str, str] | None = None,
+) -> dict[str, Numbers]:
     """Run a program `rounds` times for each case, and return for each case the medians of what it printed.
 
     The program gets the case as its first argument and prints a JSON object of numbers. The cases take turns, so that
-    a slow minute of the machine meets all of them; `at_once` processes run beside each other.
+    a slow minute of the machine meets all of them; `at_once` processes run beside each other, each with the variables
+    of `environment` besides ours.
     """
     _compile("otel_sysmetrics")
     turns = [case for _ in range(rounds) for case in cases]
     with ThreadPoolExecutor(at_once) as pool:
-        printed = list(pool.map(lambda case: _fresh(program, case, *arguments), turns))
+        printed = list(pool.map(lambda case: _fresh([program, case, *arguments], environment or {}), turns))
     return {case: _medians([row for turn, row in zip(turns, printed, strict=True) if turn == case]) for case in cases}
 
 
@@ -60,10 +68,10 @@ def _compile(package: str) -> None:
         compileall.compile_dir(folder, quiet=1)
 
 
-def _fresh(program: str, *arguments: str) -> Numbers:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}  # noqa: TID251
-    command = [sys.executable, program, *arguments]
-    ended = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True, timeout=300, text=True)
+def _fresh(arguments: Sequence[str], environment: Mapping[str, str]) -> Numbers:
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}  # noqa: TID251
+    command, variables = [sys.executable, *arguments], {**ours, **environment}
+    ended = subprocess.run(command, env=variables, stdout=subprocess.PIPE, check=True, timeout=300, text=True)
     numbers: Numbers = json.loads(ended.stdout)
     return numbers
 

@@ -6,7 +6,7 @@ import threading
 import time
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.sdk.metrics import MeterProvider
@@ -17,7 +17,7 @@ from side_by_side import OURS, THEIRS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from opentelemetry.sdk.metrics.export import MetricsData
+    from opentelemetry.sdk.metrics.export import Metric, MetricsData
 
 INTERVAL: Final = 15.0
 """Seconds between two cycles on the clock of the sampler, as by default."""
@@ -64,11 +64,14 @@ class Exporter(OTLPMetricExporter):
                 raise RuntimeError(message)
             return self._mark
 
+    def metrics(self) -> list[Metric]:
+        """Return the metrics of the last export."""
+        resources = self.last.resource_metrics if self.last else ()
+        return [metric for one in resources for scope in one.scope_metrics for metric in scope.metrics]
+
     def points(self) -> int:
         """Return the number of points in the last export."""
-        resources = self.last.resource_metrics if self.last else ()
-        metrics = [metric for one in resources for scope in one.scope_metrics for metric in scope.metrics]
-        return sum(len(metric.data.data_points) for metric in metrics)
+        return sum(len(metric.data.data_points) for metric in self.metrics())
 
 
 class FastClock:
@@ -86,16 +89,24 @@ class FastClock:
         return event.wait(seconds / self._times)
 
 
-def start(side: str, endpoint: str, seconds: float) -> Exporter:
-    """Start a side with a cycle every `seconds`, or with any other name neither: the SDK alone."""
+def provide(endpoint: str, seconds: float) -> tuple[MeterProvider, Exporter]:
+    """Return a provider that exports every `seconds`, and its exporter."""
     exporter = Exporter(endpoint)
     reader = PeriodicExportingMetricReader(exporter, export_interval_millis=seconds * 1000)
-    provider = MeterProvider(metric_readers=[reader], shutdown_on_exit=False)
+    return MeterProvider(metric_readers=[reader], shutdown_on_exit=False), exporter
+
+
+def start(side: str, endpoint: str, seconds: float, **settings: Any) -> Exporter:  # noqa: ANN401 - as of Settings
+    """Start a side with a cycle every `seconds`, or with any other name neither: the SDK alone.
+
+    `settings` are for ours; theirs runs in its default configuration.
+    """
+    provider, exporter = provide(endpoint, seconds)
     if side == OURS:
         from otel_sysmetrics import Settings
         from otel_sysmetrics.instrumentor import Attachment
 
-        Attachment(provider, Settings(), clock=FastClock(INTERVAL / seconds)).start()
+        Attachment(provider, Settings(**settings), clock=FastClock(INTERVAL / seconds)).start()
     elif side == THEIRS:
         from opentelemetry.instrumentation.system_metrics import SystemMetricsInstrumentor
 

@@ -18,10 +18,11 @@ class Files:
 
     def __init__(self, root: str = "/") -> None:
         self.root = root
+        self._prefix = os.path.join(root, "")
 
     def path(self, *parts: str) -> str:
         """Return where an absolute path of the host is found."""
-        return os.path.join(self.root, *(part.lstrip("/") for part in parts))
+        return self._prefix + "/".join([part.lstrip("/") for part in parts])
 
     def text(self, *parts: str) -> str | None:
         """Return a file's text, or None; undecodable bytes (a process's name) are kept as surrogates."""
@@ -29,7 +30,10 @@ class Files:
             # A file object would make twice as many system calls, and this is most of what sampling costs.
             descriptor = os.open(self.path(*parts), _READ)
             try:
-                return b"".join(iter(lambda: os.read(descriptor, _CHUNK), b"")).decode("utf-8", "surrogateescape")
+                text = os.read(descriptor, _CHUNK)
+                while more := os.read(descriptor, _CHUNK):
+                    text += more
+                return text.decode("utf-8", "surrogateescape")
             finally:
                 os.close(descriptor)
         except (OSError, ValueError):

@@ -230,6 +230,8 @@ def odd(entry: Mapping[str, Any]) -> Odd:
     for call, answer in entry["calls"].items():
         for full in _ODD_CALLS.get(call, (f"nvmlDeviceGet{call}",)):
             device[full] = _odd_answer(answer)
+    if "MemoryInfo" in entry["calls"]:  # those that give nothing else are of drivers without the newer function
+        device.setdefault("nvmlDeviceGetMemoryInfo_v2", Code.FUNCTION_NOT_FOUND)
     return Odd(devices=(device,), driver=entry.get("driver", "580.95.05"))
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pynvml
 import pytest
 
-from tests.nvml.answers import Code, key_of, text_of
+from tests.nvml.answers import Answer, Code, key_of, text_of
 from tests.nvml.devices import H100, MIG_PARENT, captured, odd
 
 if TYPE_CHECKING:
@@ -240,6 +240,25 @@ class NvmlMachine:
                     self.set(call, answer, device, mig=slot)
                 for metric, value in part.gpm.items():
                     self.set("nvmlGpmMetricsGet", value, device, metric=metric, instance=part.instance)
+
+    @contextlib.contextmanager
+    def deaf(self, code: int, *devices: int) -> Iterator[None]:
+        """Let every query of some devices fail, while they are counted and their handles are found.
+
+        What is set meanwhile is forgotten afterwards.
+        """
+        before = dict(self._lines)
+        for key in before:
+            call, columns = key
+            if columns[0] in map(str, devices) and call not in {"nvmlDeviceGetHandleByIndex_v2", "mig-generation"}:
+                self._lines[key] = f"{call} {' '.join(columns)} {text_of(call, Answer(code=code))}"
+        for device in devices:
+            self.set("nvmlGpmSampleGet", Answer(code=code), device)
+        try:
+            yield
+        finally:
+            self._lines = before
+            self._write()
 
     @contextlib.contextmanager
     def changing(self) -> Iterator[None]:

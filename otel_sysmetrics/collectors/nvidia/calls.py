@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
-from otel_sysmetrics.collectors.nvidia.nvml import Call, NotOnThisDevice
+from otel_sysmetrics.collectors.nvidia.nvml import Call, CallFailed, NotOnThisDevice, Nvml, Outcome
 
 # NVML_VALUE_NOT_AVAILABLE is -1 in whatever width the answer has.
 _NOTHING: Final = frozenset({-1, 0xFFFF_FFFF, 0xFFFF_FFFF_FFFF_FFFF})
@@ -168,6 +168,20 @@ GPM_SUPPORT: Final = Call("nvmlGpmQueryDeviceSupport", _supported)
 GPM_ALLOCATE: Final = Call("nvmlGpmSampleAlloc", _same)
 GPM_SAMPLE: Final = Call("nvmlGpmSampleGet", _nothing)
 GPM_FREE: Final = Call("nvmlGpmSampleFree", _nothing)
+
+
+def closed(nvml: Nvml, failure: CallFailed) -> bool:
+    """Tell whether a failed call means that NVML is not open any more.
+
+    Where it was opened anew for such an answer already, and still counts its devices, the answer is that one call's.
+    """
+    if failure.outcome is not Outcome.CLOSED or not nvml.reopened:
+        return failure.outcome is Outcome.CLOSED
+    try:
+        nvml.call(COUNT)
+    except CallFailed as other:
+        return other.outcome is Outcome.CLOSED
+    return False
 
 
 @cache

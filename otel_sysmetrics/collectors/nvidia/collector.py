@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING, Final
 
 from otel_sysmetrics.collector import NotHere, Part, Unavailable
 from otel_sysmetrics.collectors.nvidia import calls
+from otel_sysmetrics.collectors.nvidia.chosen import Chosen
 from otel_sysmetrics.collectors.nvidia.description import about, about_driver
 from otel_sysmetrics.collectors.nvidia.device import PROCESS_SPECS, SPECS, Device, plan
-from otel_sysmetrics.collectors.nvidia.nvml import CallFailed, Outcome
+from otel_sysmetrics.collectors.nvidia.nvml import CallFailed
 from otel_sysmetrics.collectors.nvidia.power import Sleepers
 from otel_sysmetrics.collectors.nvidia.processes import computes, pids_are_the_hosts
-from otel_sysmetrics.collectors.nvidia.session import Session
+from otel_sysmetrics.collectors.nvidia.session import Session, remedy
 from otel_sysmetrics.selection import DEFAULT, Selection
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Sequence
 
     from otel_sysmetrics.collector import Context
     from otel_sysmetrics.collectors.nvidia.device import Plan
@@ -49,10 +50,12 @@ class NvidiaCollector:
         self._session = Session(context.files, context.clock, self._sleepers.any_here)
         self._opening = 0
         self._devices: dict[int, Device] = {}
-        self._silent: dict[int, str] = {}
+        self._heard: set[int] = set()
+        self._silent: dict[int, Unavailable] = {}
+        self._chosen = Chosen(context.settings.gpu_device_ids)
         self._let_go_at: float | None = None
         globs = [glob for glob in context.settings.metrics_included if glob != DEFAULT]
-        self._named = Selection(globs, context.settings.metrics_excluded).spec
+        self._plan = plan(context.wants, Selection(globs, context.settings.metrics_excluded).tag)
 
     def look(self) -> None:
         """Find out whether there is a GPU; raises NotHere or Unavailable."""
@@ -95,7 +98,10 @@ class NvidiaCollector:
             count = self._count(nvml)
         except CallFailed as failure:
             return f"NVML fails: {failure.reason}"
-        return "; ".join([about_driver(nvml), *(f"GPU {index}: {self._about(nvml, index)}" for index in range(count))])
+        indices = [*range(count), *sorted(index for index in self._silent if index >= count)]
+        words = [about_driver(nvml), *(f"GPU {index}: {self._about(nvml, index)}" for index in indices)]
+        unmatched = self._chosen.unmatched(count)
+        return "; ".join([*words, f"gpu_device_ids: no GPU is {', '.join(unmatched)}"] if unmatched else words)
 
     def close(self) -> None:
         """Shut NVML down, where this is the thread that uses it."""
@@ -107,35 +113,47 @@ class NvidiaCollector:
         """Read every GPU; raises CallFailed where NVML is not open any more."""
         nvml = self._open()
         count = self._count(nvml)
-        what = plan(self._context.wants, self._named, self._tree())
+        what = self._plan._replace(tree=self._tree())
         readings: list[Reading] = []
-        answered, asked = 0, 0
+        asked: list[int] = []
         for index in range(count):
             if self._left_out(index, count):
                 continue
-            asked += 1
             try:
-                readings.extend(self._read(nvml, index, what))
+                found = self._read(nvml, index, what)
             except CallFailed as failure:
-                if failure.outcome is Outcome.CLOSED:
+                if calls.closed(nvml, failure):
                     raise
-                self._went_silent(index, failure)
+                self._forget(index)
+                if self._chosen.may_have(index):
+                    asked.append(index)
+                    self._went_silent(index, Unavailable(failure.reason, remedy(failure)))
             else:
-                answered += 1
-                self._answered(index)
+                if found is not None:
+                    asked.append(index)
+                    self._answered(index)
+                    readings += found
         self._forget_beyond(count)
-        self._judge(count, asked, answered)
+        self._judge(count, asked)
+        self._chosen.warn(count)
         return tuple(readings)
 
-    def _read(self, nvml: Nvml, index: int, what: Plan) -> Iterator[Reading]:
+    def _read(self, nvml: Nvml, index: int, what: Plan) -> Sequence[Reading] | None:
+        """Return what a GPU says, None where it is not chosen; raises CallFailed."""
         device = self._devices.get(index) or Device(nvml, index, self._context.clock)
         if not device.begin():
             device.gpm.free()
             device = Device(nvml, index, self._context.clock)
             device.begin()
         self._devices[index] = device
-        if self._chosen(device):
-            yield from device.read(what)
+        failure = device.target.failure
+        if device.uuid is not None or failure is None:
+            self._chosen.learn(index, device.uuid)
+        if self._chosen.has(index):
+            return device.read(what)
+        if failure is not None and self._chosen.may_have(index):
+            raise failure
+        return None
 
     def _open(self) -> Nvml:
         nvml = self._session.open()
@@ -149,20 +167,23 @@ class NvidiaCollector:
         try:
             return nvml.call(calls.COUNT)
         except CallFailed as failure:
-            if failure.outcome is Outcome.CLOSED:
+            if calls.closed(nvml, failure):
                 raise
             self._session.doubt()
             raise Unavailable(f"NVML does not say how many GPUs there are: {failure.reason}") from None
 
-    def _judge(self, count: int, asked: int, answered: int) -> None:
-        if answered:
+    def _judge(self, count: int, asked: Sequence[int]) -> None:
+        """Raise Unavailable where none of the GPUs answers that were asked, or that are gone where none was."""
+        silent = asked or sorted(index for index in self._silent if index >= count)
+        if any(index not in self._silent for index in asked):
             self._session.trust()
-        elif asked:
-            self._session.doubt()
-            raise Unavailable(f"none of {asked} GPUs answers: {self._silent[max(self._silent)]}")
         elif not count:
             self._session.doubt()
             raise Unavailable("the NVIDIA driver shows no GPU any more")
+        elif silent:
+            self._session.doubt()
+            why = self._silent[silent[-1]]
+            raise Unavailable(f"none of {len(silent)} GPUs answers: {why}", why.remedy)
 
     def _tree(self) -> frozenset[int]:
         context = self._context
@@ -174,33 +195,32 @@ class NvidiaCollector:
 
     def _left_out(self, index: int, count: int) -> bool:
         """Tell whether a GPU is not even looked up: it sleeps, or the settings name others by their indices."""
-        ids = self._context.settings.gpu_device_ids
-        if ids is not None and str(index) not in ids and all(map(str.isdecimal, ids)):
+        if self._chosen.leaves_out(index):
             return True
         known = self._devices.get(index)
         return self._sleepers.asleep(known.address if known else self._sleepers.address(index, count))
 
-    def _chosen(self, device: Device) -> bool:
-        ids = self._context.settings.gpu_device_ids
-        return ids is None or str(device.index) in ids or device.uuid in ids
-
-    def _went_silent(self, index: int, failure: CallFailed) -> None:
-        device = self._devices.pop(index, None)
-        if device is not None:
-            device.gpm.free()
+    def _went_silent(self, index: int, why: Unavailable) -> None:
+        self._heard.discard(index)
         if index not in self._silent:
-            _log.warning("otel-sysmetrics: nvidia: GPU %d does not answer: %s", index, failure.reason)
-        self._silent[index] = failure.reason
+            _log.warning("otel-sysmetrics: nvidia: GPU %d does not answer: %s", index, why)
+        self._silent[index] = why
 
     def _answered(self, index: int) -> None:
+        self._heard.add(index)
         if self._silent.pop(index, None) is not None:
             _log.warning("otel-sysmetrics: nvidia: GPU %d is back", index)
 
+    def _forget(self, index: int) -> None:
+        device = self._devices.pop(index, None)
+        if device is not None:
+            device.gpm.free()
+
     def _forget_beyond(self, count: int) -> None:
         for index in [index for index in self._devices if index >= count]:
-            self._devices.pop(index).gpm.free()
-        for index in [index for index in self._silent if index >= count]:
-            del self._silent[index]
+            self._forget(index)
+        for index in sorted(index for index in self._heard if index >= count):
+            self._went_silent(index, Unavailable("NVML does not show it any more"))
 
     def _forget_devices(self, *, free: bool) -> None:
         devices, self._devices = self._devices, {}
@@ -226,9 +246,13 @@ class NvidiaCollector:
             return False
 
     def _about(self, nvml: Nvml, index: int) -> str:
-        device = self._devices.get(index) or Device(nvml, index, self._context.clock)
-        try:
-            device.begin()
-            return about(device) if self._chosen(device) else "left out by gpu_device_ids"
-        except CallFailed as failure:
-            return f"does not answer: {failure.reason}"
+        why = self._silent.get(index)
+        if why is None:
+            device = self._devices.get(index) or Device(nvml, index, self._context.clock)
+            try:
+                device.begin()
+                self._chosen.learn(index, device.uuid)
+                return about(device) if self._chosen.has(index) else "left out by gpu_device_ids"
+            except CallFailed as failure:
+                why = Unavailable(failure.reason, remedy(failure))
+        return f"does not answer: {why} ({why.remedy})" if why.remedy else f"does not answer: {why}"

@@ -13,7 +13,7 @@ from otel_sysmetrics.collectors.nvidia.nvml import CallFailed
 from otel_sysmetrics.collectors.nvidia.queries import sane
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from otel_sysmetrics.collectors.nvidia.target import Target
     from otel_sysmetrics.spec import MetricSpec
@@ -57,18 +57,17 @@ class Gpm:
         has = self._before is not None or bool(self._target.ask(calls.GPM_SUPPORT))
         return has and self._target.supports(calls.GPM_SAMPLE)
 
-    def answers(self) -> Iterator[tuple[MetricSpec, float]]:
-        """Take a sample and yield what happened since the last one; the first yields nothing."""
+    def answers(self) -> list[tuple[MetricSpec, float]]:
+        """Take a sample and return what happened since the last one; the first gives nothing."""
         now = self._clock()
         if self._before is not None and now - self._taken < _SHORTEST:
-            return
+            return []
         sample = self._sample()
         if sample is None:
-            return
+            return []
         before, self._before, self._taken = self._before, sample, now
         self._spare = before
-        if before is not None:
-            yield from self._between(before, sample)
+        return [] if before is None else self._between(before, sample)
 
     def free(self) -> None:
         """Give the buffers back."""
@@ -95,12 +94,13 @@ class Gpm:
             return None
         return buffer
 
-    def _between(self, before: object, after: object) -> Iterator[tuple[MetricSpec, float]]:
+    def _between(self, before: object, after: object) -> list[tuple[MetricSpec, float]]:
         try:
             values = self._target.nvml.gpm(before, after, _NUMBERS)
         except CallFailed:
-            return
-        for (spec, _, factor), value in zip(METRICS, values, strict=True):
-            known = sane(spec, None if value is None else value * factor)
-            if known is not None:
-                yield spec, known
+            return []
+        return [
+            (spec, known)
+            for (spec, _, factor), value in zip(METRICS, values, strict=True)
+            if value is not None and (known := sane(spec, value * factor)) is not None
+        ]

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 Answer_co = TypeVar("Answer_co", covariant=True)
 
+NO_PERMISSION: Final = 4
 UNKNOWN: Final = 999
 
 
@@ -44,7 +45,7 @@ class Outcome(Enum):
 _OUTCOMES: Final[Mapping[int, Outcome]] = {
     1: Outcome.CLOSED,  # UNINITIALIZED: by a surplus nvmlShutdown of another library
     3: Outcome.UNSUPPORTED,  # NOT_SUPPORTED
-    4: Outcome.UNSUPPORTED,  # NO_PERMISSION
+    NO_PERMISSION: Outcome.UNSUPPORTED,
     9: Outcome.CLOSED,  # DRIVER_NOT_LOADED: it was unloaded under us
     13: Outcome.UNSUPPORTED,  # FUNCTION_NOT_FOUND: the driver is older than the binding
     15: Outcome.LOST,  # GPU_IS_LOST
@@ -53,6 +54,8 @@ _OUTCOMES: Final[Mapping[int, Outcome]] = {
     26: Outcome.UNSUPPORTED,  # DEPRECATED
     28: Outcome.LOST,  # GPU_NOT_FOUND
 }
+# Of these codes, those that say so of the function and not of the device.
+_OLDER: Final = frozenset({13, 25})
 # No NVMLError: what the binding lacks or knows under another signature, and a driver without the symbol that it wants.
 _OLD: Final = (AttributeError, TypeError, NotImplementedError)
 _MISMATCH: Final = "NVMLLibraryMismatchError"
@@ -63,13 +66,18 @@ class NotOnThisDevice(Exception):
 
 
 class CallFailed(Exception):
-    """A call gave no answer; `code` is NVML's error, None where the binding itself failed."""
+    """A call gave no answer.
+
+    `code` is NVML's error, None where the binding itself failed. `missing` tells that the driver or the binding is
+    older than the function, whatever the device.
+    """
 
     def __init__(self, function: str, error: BaseException) -> None:
-        code = getattr(error, "value", None)
-        self.code = code if isinstance(code, int) else None
+        value = _value(error)
+        self.code = value if isinstance(value, int) else None
         self.outcome = _outcome(error, self.code)
-        self.reason = _said(error)
+        self.missing = self.code in _OLDER or (self.code is None and _is_old(error))
+        self.reason = _said(error, coded=value is not None)
         super().__init__(f"{function}: {self.reason}")
 
 
@@ -83,39 +91,48 @@ class Call(Generic[Answer_co]):
 
 
 class Nvml:
-    """NVML as the binding shows it."""
+    """NVML as the binding shows it.
+
+    `reopened` tells that it was opened anew once already because a call said that it is not open.
+    """
 
     def __init__(self, binding: ModuleType) -> None:
+        self.reopened = False
         self._binding = binding
+        self._question: Any = None
+        self._asked: Sequence[int] = ()
 
     def call(self, call: Call[Answer], *subject: object) -> Answer:
         """Ask and read the answer; raises CallFailed and nothing else."""
-        return self._guarded(
-            call.function,
-            lambda: call.read(getattr(self._binding, call.function)(*subject, *call.arguments)),
-        )
+        try:
+            return call.read(getattr(self._binding, call.function)(*subject, *call.arguments))
+        except BaseException as error:  # noqa: BLE001 - bindings raise ctypes' errors, OSError, SystemExit and more
+            raise CallFailed(call.function, error) from None
 
     def gpm(self, before: object, after: object, metrics: Sequence[int]) -> list[float | None]:
         """Return what GPM metrics were between two samples, None for each that failed; raises CallFailed."""
-        return self._guarded("nvmlGpmMetricsGet", lambda: self._gpm(before, after, metrics))
+        try:
+            return self._gpm(before, after, metrics)
+        except BaseException as error:  # noqa: BLE001 - likewise
+            raise CallFailed("nvmlGpmMetricsGet", error) from None
 
     def _gpm(self, before: object, after: object, metrics: Sequence[int]) -> list[float | None]:
-        question = self._binding.c_nvmlGpmMetricsGet_t()
-        question.version = self._binding.NVML_GPM_METRICS_GET_VERSION
-        question.numMetrics = len(metrics)
+        question = self._gpm_question(metrics)
         question.sample1, question.sample2 = before, after
-        for place, metric in enumerate(metrics):
-            question.metrics[place].metricId = metric
         self._binding.nvmlGpmMetricsGet(question)
         # A value beside an error code is garbage.
-        answers = [question.metrics[place] for place in range(len(metrics))]
-        return [None if answer.nvmlReturn else float(answer.value) for answer in answers]
+        return [None if answer.nvmlReturn else float(answer.value) for answer in question.metrics[: len(metrics)]]
 
-    def _guarded(self, function: str, ask: Callable[[], Answer]) -> Answer:
-        try:
-            return ask()
-        except BaseException as error:  # noqa: BLE001 - bindings raise ctypes' errors, OSError, SystemExit and more
-            raise CallFailed(function, error) from None
+    def _gpm_question(self, metrics: Sequence[int]) -> Any:  # noqa: ANN401 - a structure of the binding
+        """Return the question for some metrics, made once: it has room for hundreds, and each field takes its time."""
+        if self._question is None or self._asked != metrics:
+            question = self._binding.c_nvmlGpmMetricsGet_t()
+            question.version = self._binding.NVML_GPM_METRICS_GET_VERSION
+            question.numMetrics = len(metrics)
+            for place, metric in enumerate(metrics):
+                question.metrics[place].metricId = metric
+            self._question, self._asked = question, metrics
+        return self._question
 
 
 def load() -> Nvml:
@@ -163,14 +180,24 @@ def _free_lock(binding: Any) -> None:  # noqa: ANN401 - a module's attributes
 def _outcome(error: BaseException, code: int | None) -> Outcome:
     if code is not None:
         return _OUTCOMES.get(code, Outcome.ABSENT)
-    old = isinstance(error, (*_OLD, NotOnThisDevice)) or type(error).__name__ == _MISMATCH
-    return Outcome.UNSUPPORTED if old else Outcome.ABSENT
+    return Outcome.UNSUPPORTED if _is_old(error) or isinstance(error, NotOnThisDevice) else Outcome.ABSENT
 
 
-def _said(error: BaseException) -> str:
+def _is_old(error: BaseException) -> bool:
+    return isinstance(error, _OLD) or type(error).__name__ == _MISMATCH
+
+
+def _value(error: BaseException) -> object:
+    try:
+        return getattr(error, "value", None)
+    except BaseException:  # noqa: BLE001 - an error of another package may compute it
+        return None
+
+
+def _said(error: BaseException, *, coded: bool) -> str:
     try:
         text = " ".join(str(error).split())
-    except Exception:  # noqa: BLE001 - NVMLError asks the library for its text
+    except BaseException:  # noqa: BLE001 - NVMLError asks the library for its text
         text = ""
     named = text or "no text"
-    return named if hasattr(error, "value") else f"{type(error).__name__}: {named}"
+    return named if coded else f"{type(error).__name__}: {named}"

@@ -19,13 +19,17 @@ _INITIAL_NAMESPACE: Final = "pid:[4026531836]"
 
 
 class Use(NamedTuple):
-    """How a process tree uses a GPU: whether at all, and the bytes that it holds, None where that is unknown."""
+    """How a process tree uses a GPU: whether at all, and the bytes that it holds, None where that is unknown.
+
+    `known` tells that NVML listed processes.
+    """
 
     used: bool
     held: int | None
+    known: bool
 
 
-NOT_USED: Final = Use(used=False, held=None)
+NOT_ASKED: Final = Use(used=False, held=None, known=False)
 
 
 def pids_are_the_hosts(files: Files) -> bool:
@@ -47,19 +51,16 @@ def pids_are_the_hosts(files: Files) -> bool:
 
 def use_of(target: Target, tree: frozenset[int]) -> Use:
     """Return how a GPU is used by the processes of a tree; raises CallFailed where the GPU or NVML is gone."""
-    ours = [holding for holding in _holdings(target) if holding.pid in tree]
-    return Use(used=True, held=_held(ours)) if ours else NOT_USED
+    asked = [target.first(*chain) for chain in (calls.COMPUTE, calls.GRAPHICS, calls.MPS)]
+    lists = [found for found in asked if found is not None]
+    ours = [holding for found in lists for holding in found if holding.pid in tree]
+    return Use(used=bool(ours), held=_held(ours) if ours else None, known=bool(lists))
 
 
 def computes(target: Target) -> bool:
     """Tell whether any process computes on a GPU, or may; raises CallFailed where the GPU or NVML is gone."""
     found = target.first(*calls.COMPUTE)
     return found is None or bool(found)
-
-
-def _holdings(target: Target) -> Iterable[Holding]:
-    for chain in (calls.COMPUTE, calls.GRAPHICS, calls.MPS):
-        yield from target.first(*chain) or ()
 
 
 def _held(ours: Iterable[Holding]) -> int | None:

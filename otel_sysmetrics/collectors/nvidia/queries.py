@@ -8,7 +8,7 @@ from otel_sysmetrics.catalog import gpu
 from otel_sysmetrics.collectors.nvidia import calls
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from otel_sysmetrics.collectors.nvidia.calls import Memory
     from otel_sysmetrics.collectors.nvidia.nvml import Call
@@ -28,7 +28,10 @@ class Query(NamedTuple):
 
 def memory(target: Target) -> Values:
     """Return the used share in percent and the used bytes of a GPU or a MIG instance."""
-    answer: Memory | None = target.first(*calls.MEMORY)
+    newer, older = calls.MEMORY
+    answer: Memory | None = target.ask(newer)
+    if answer is None and target.lacks(newer):
+        answer = target.ask(older)
     return (None, None) if answer is None else (100 * answer.used / answer.total, answer.used)
 
 
@@ -51,8 +54,15 @@ def _fans(target: Target) -> Values:
     count = target.ask(calls.FANS)
     if count is None:
         return (target.ask(calls.FAN_SPEED),)
-    speeds = [speed for fan in range(count) if (speed := target.ask(calls.fan_speed(fan))) is not None]
-    return (max(speeds, default=None),)
+    asked = (sane(gpu.FAN_SPEED, target.ask(calls.fan_speed(fan))) for fan in range(count))
+    return (max((speed for speed in asked if speed is not None), default=None),)
+
+
+def _temperature(target: Target) -> Values:
+    newer, older = calls.TEMPERATURE
+    answer = target.ask(newer)
+    # Some drivers have the newer function and fail in it; a GPU that is lost is not asked more than it must be.
+    return (target.ask(older) if answer is None and target.loss is None else answer,)
 
 
 def _one(call: Call[int | None], scale: float = 1) -> Callable[[Target], Values]:
@@ -65,7 +75,7 @@ def _scaled(value: Value, scale: float) -> Value:
 
 QUERIES: Final = (
     Query((gpu.UTILIZATION, gpu.MEMORY, gpu.MEMORY_ALLOCATED, gpu.MEMORY_ALLOCATED_BYTES), _load),
-    Query((gpu.TEMPERATURE,), lambda target: (target.first(*calls.TEMPERATURE),)),
+    Query((gpu.TEMPERATURE,), _temperature),
     Query((gpu.POWER, gpu.POWER_LIMIT, gpu.POWER_PERCENT), _power),
     Query((gpu.ENERGY,), _one(calls.ENERGY, 0.001)),
     Query((gpu.SM_CLOCK,), _one(calls.SM_CLOCK)),
@@ -100,8 +110,8 @@ COPIES: Final[Mapping[str, MetricSpec]] = {
 }
 """What is sent of the device while the watched process uses it, by the tag of the original."""
 
-# The least and the most that a reading can be, by unit. A GPU that runs draws power and has a clock, so a 0 there is
-# an answer of a driver that does not know.
+# The least and the most that a reading can be, by unit. A GPU that runs draws power and has a clock, an idle one less
+# of each, so a 0 there is an answer of a driver that does not know.
 _LIMITS: Final[Mapping[str, tuple[float, float]]] = {
     "%": (0, 100),
     "Cel": (-50, 200),
@@ -112,22 +122,26 @@ _LIMITS: Final[Mapping[str, tuple[float, float]]] = {
     "{lane}": (1, 1000),
 }
 _UNLIMITED: Final = (0, float(1 << 63))
-_MAY_PASS: Final = frozenset({gpu.FAN_SPEED.tag, gpu.POWER_PERCENT.tag})
+# Shares that may pass 100.
+_MAY_PASS: Final[Mapping[str, tuple[float, float]]] = {gpu.FAN_SPEED.tag: (0, 1000), gpu.POWER_PERCENT.tag: _UNLIMITED}
 
 
 def sane(spec: MetricSpec, value: Value) -> Value:
     """Return the value where it can be one."""
-    least, most = _UNLIMITED if spec.tag in _MAY_PASS else _LIMITS.get(spec.unit, _UNLIMITED)
-    return value if value is not None and least <= value <= most else None
+    if value is None:
+        return None
+    least, most = _MAY_PASS.get(spec.tag) or _LIMITS.get(spec.unit, _UNLIMITED)
+    return value if least <= value <= most else None
 
 
-def answers(target: Target, queries: Iterable[Query]) -> Iterator[tuple[MetricSpec, float]]:
-    """Ask a device and yield what it said; raises CallFailed where the device or NVML is gone."""
-    for query in queries:
-        for spec, value in zip(query.specs, query.ask(target), strict=True):
-            known = sane(spec, value)
-            if known is not None:
-                yield spec, known
+def answers(target: Target, queries: Iterable[Query]) -> list[tuple[MetricSpec, float]]:
+    """Ask a device and return what it said; raises CallFailed where the device or NVML is gone."""
+    return [
+        (spec, known)
+        for query in queries
+        for spec, value in zip(query.specs, query.ask(target), strict=True)
+        if (known := sane(spec, value)) is not None
+    ]
 
 
 def hollow(values: Iterable[tuple[MetricSpec, float]]) -> bool:

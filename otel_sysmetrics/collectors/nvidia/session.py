@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from otel_sysmetrics.collector import NotHere, Unavailable
@@ -39,6 +40,16 @@ _TROUBLES: Final[Mapping[int, Trouble]] = {
     ),
     9: Trouble("the NVIDIA driver is not loaded", "load it: modprobe nvidia", rare=False),
     13: Trouble("the NVIDIA driver is too old for nvidia-ml-py", "upgrade the driver"),
+    15: Trouble(
+        "a GPU is lost",
+        "look for Xid in the kernel's log (dmesg); reset the GPU or restart the machine",
+        rare=False,
+    ),
+    16: Trouble(
+        "a GPU requires a reset",
+        "end what uses it, then: nvidia-smi --gpu-reset; or restart the machine",
+        rare=False,
+    ),
     17: Trouble(
         "the operating system blocks the NVIDIA driver",
         "start the container anew, with the devices /dev/nvidia*",
@@ -76,6 +87,7 @@ class Session:
         self._owner: tuple[int, int] | None = None
         self._trouble: Unavailable | None = None
         self._doubted = False
+        self._reopened = False
         self._again_at: float | None = None
         self._pause = _SHORTEST_PAUSE
 
@@ -100,12 +112,18 @@ class Session:
             self._wait_longer()
         if self._nvml is None:
             self._nvml = self._opened()
+            self._nvml.reopened = self._reopened
             self.openings += 1
         return self._nvml
 
     def forget(self) -> None:
-        """Take NVML for closed: somebody else did that."""
-        self._nvml = None
+        """Take NVML for closed, as a call said: somebody else did that. Where it is open all the same, shut it down."""
+        nvml, self._nvml = self._nvml, None
+        self._reopened = True
+        if nvml is not None:
+            with suppress(CallFailed):
+                nvml.call(calls.COUNT)
+                nvml.call(calls.SHUTDOWN)
 
     def doubt(self) -> None:
         """Note that nothing answers: NVML is opened anew, which a reloaded driver needs; at once, and then seldom."""
@@ -170,6 +188,12 @@ class Session:
         text = self._files.text("proc/driver/nvidia/version") or ""
         version = _MODULE_VERSION.search(text)
         return f" (loaded: {version[1]})" if version else ""
+
+
+def remedy(failure: CallFailed) -> str:
+    """Say what a person can do about a failed call; empty where nothing is known."""
+    trouble = None if failure.code is None else _TROUBLES.get(failure.code)
+    return trouble.remedy if trouble else ""
 
 
 def _binding_trouble(failure: CallFailed) -> Trouble:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from otel_sysmetrics.collectors.nvidia.nvml import UNKNOWN, Call, CallFailed, Outcome
+from otel_sysmetrics.collectors.nvidia.calls import closed
+from otel_sysmetrics.collectors.nvidia.nvml import NO_PERMISSION, UNKNOWN, Call, CallFailed, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,20 +24,24 @@ _PATIENCE: Final = 3
 class Target:
     """One device; a failed call costs one answer and no other.
 
-    `find` returns its handle and raises CallFailed. `clock` is monotonic and counts seconds.
+    `find` returns its handle and raises CallFailed. `clock` is monotonic and counts seconds. `failure` is the first
+    one since it was last cleared that says more than that the device cannot.
     """
 
     def __init__(self, nvml: Nvml, find: Callable[[], object], clock: Callable[[], float]) -> None:
         self.nvml = nvml
+        self.failure: CallFailed | None = None
         self._find = find
         self._clock = clock
         self._handle: object | None = None
         self._refused: dict[Call[Any], float] = {}
+        self._missing: set[Call[Any]] = set()
         self._losses: list[CallFailed] = []
 
     def begin(self) -> None:
         """Look the device up, at the beginning of each sample; raises CallFailed."""
         self._losses.clear()
+        self.failure = None
         self.renew()
 
     def renew(self) -> object:
@@ -56,9 +61,9 @@ class Target:
 
     def ask(self, call: Call[Answer], *further: object) -> Answer | None:
         """Return the answer, or None where there is none; raises CallFailed where the device or NVML is gone."""
-        if not self.supports(call):
+        if call in self._refused and not self.supports(call):
             return None
-        handle = self.handle
+        handle = self.renew() if self._handle is None else self._handle
         try:
             return self.nvml.call(call, handle, *further)
         except CallFailed as failure:
@@ -78,6 +83,19 @@ class Target:
         refused = self._refused.get(call)
         return refused is None or self._clock() - refused >= UNSUPPORTED_FOR
 
+    def lacks(self, call: Call[Any]) -> bool:
+        """Tell whether driver or binding were found to be older than a question."""
+        return call in self._missing
+
+    def forget_refusals(self) -> None:
+        """Take everything for worth asking again."""
+        self._refused.clear()
+        self._missing.clear()
+
+    def forget_failure(self) -> None:
+        """Begin to look for failures anew."""
+        self.failure = None
+
     @property
     def loss(self) -> CallFailed | None:
         """What told in this sample that the device is gone."""
@@ -85,10 +103,15 @@ class Target:
 
     def note(self, call: Call[Any], failure: CallFailed) -> None:
         """Remember what a failed call means; raises it where it means that the device or NVML is gone."""
-        if failure.outcome is Outcome.CLOSED:
+        if closed(self.nvml, failure):
             raise failure
         if failure.outcome is Outcome.UNSUPPORTED:
             self._refused[call] = self._clock()
+        if failure.missing:
+            self._missing.add(call)
+        # Without permission for anything a device is no better than a lost one.
+        if self.failure is None and (failure.outcome is not Outcome.UNSUPPORTED or failure.code == NO_PERMISSION):
+            self.failure = failure
         if failure.outcome is Outcome.LOST:
             self._losses.append(failure)
         if failure.outcome is Outcome.LOST or failure.code == UNKNOWN:

@@ -61,6 +61,26 @@ def test_case_039_a_container_that_loses_its_devices_is_tried_again_seldom_and_l
         assert program.log == []
 
 
+@pytest.mark.parametrize("code", [Code.UNKNOWN, Code.OPERATING_SYSTEM, Code.NO_PERMISSION, Code.INVALID_ARGUMENT, 27])
+def test_case_039_gpus_that_are_found_and_answer_nothing_are_as_good_as_lost(machine: MakeMachine, code: int) -> None:
+    host = machine(H100, H100)
+    with Program(host).probe() as program:
+        program.values()
+        whole = set(program.values())
+        starts = host.calls()[INIT]
+        with host.deaf(code, 0, 1):
+            for _ in range(80):  # 20 minutes
+                with pytest.raises(Failed, match="none of 2 GPUs answers") as caught:
+                    program.values()
+                assert caught.value.kind == "Unavailable"
+            assert 3 <= host.calls()[INIT] - starts <= 8
+        assert [line.partition(" does not answer")[0][-5:] for line in program.log] == ["GPU 0", "GPU 1"]
+        for _ in range(20):  # 5 minutes
+            values = set(program.values())
+        assert values == whole
+        assert [line[-13:] for line in program.log[2:]] == ["GPU 0 is back", "GPU 1 is back"]
+
+
 def test_case_040_a_fan_that_fails_costs_the_fan(machine: MakeMachine) -> None:
     broken: dict[str, Says] = dict.fromkeys(FANS, Code.UNKNOWN)
     absent: dict[str, Says] = dict.fromkeys((*FANS, "nvmlDeviceGetNumFans"), Code.NOT_SUPPORTED)
