@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from opentelemetry.metrics import Observation
-from opentelemetry.sdk.metrics.export import Sum
+from opentelemetry.sdk.metrics.export import Gauge, Sum
 from side_by_side import OURS, THEIRS, measure, ratio, report, table
 from side_by_side.cycles import CYCLES, SECONDS, TIMES, WARM_UP, measured
-from side_by_side.pipeline import provide, sink, start
+from side_by_side.pipeline import provide, sink, start, tick
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -84,9 +84,10 @@ def write(exporter: Exporter, path: str) -> None:
             "name": metric.name,
             "unit": metric.unit,
             "description": metric.description,
-            "points": [(point.value, dict(point.attributes)) for point in metric.data.data_points],
+            "points": [(point.value, dict(point.attributes or {})) for point in metric.data.data_points],
         }
         for metric in exporter.metrics()
+        if isinstance(metric.data, Sum | Gauge)
     ]
     with open(path, "w", encoding="utf-8") as file:
         json.dump(metrics, file)
@@ -94,7 +95,7 @@ def write(exporter: Exporter, path: str) -> None:
 
 def replay(endpoint: str, path: str) -> Exporter:
     """Start the SDK alone, with the instruments and points that were written down."""
-    provider, exporter = provide(endpoint, SECONDS)
+    provider, reader, exporter = provide(endpoint)
     meter = provider.get_meter("benchmark")
     with open(path, encoding="utf-8") as file:
         metrics = json.load(file)
@@ -102,6 +103,7 @@ def replay(endpoint: str, path: str) -> Exporter:
         create = meter.create_observable_counter if metric["counts"] else meter.create_observable_gauge
         observations = [Observation(value, attributes) for value, attributes in metric["points"]]
         create(metric["name"], [answer(observations)], metric["unit"], metric["description"])
+    tick(reader, SECONDS)
     return exporter
 
 

@@ -20,7 +20,7 @@ from opentelemetry import metrics
 from otel_sysmetrics.catalog import health as health_catalog
 from otel_sysmetrics.reading import sane_attributes, sane_value
 from otel_sysmetrics.spec import Kind
-from otel_sysmetrics.trampoline import HealthTrampoline, Point, Trampoline
+from otel_sysmetrics.trampoline import HealthTrampoline, Trampoline
 from otel_sysmetrics.version import __version__
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from otel_sysmetrics.runner import Health
     from otel_sysmetrics.selection import Selection
     from otel_sysmetrics.spec import MetricSpec
+    from otel_sysmetrics.trampoline import Point
 
 _log: Final = logging.getLogger("otel_sysmetrics")
 
@@ -214,7 +215,7 @@ class Instruments:
                 self._refuse(reading.spec, error)
                 continue
             if trampoline is not None:
-                points.setdefault(trampoline, []).append(Point(key, attributes, value))
+                points.setdefault(trampoline, []).append((key, attributes, value))
         with self._lock:
             if self._detached:
                 return

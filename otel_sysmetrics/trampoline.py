@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from array import array
 from itertools import chain
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from opentelemetry.metrics import Observation
 
@@ -25,53 +25,33 @@ if TYPE_CHECKING:
     from otel_sysmetrics.spec import MetricSpec
 
 
-class Point(NamedTuple):
-    """One sane value with its attributes; `key` tells its series from the others of a part."""
+# One sane value: a key that tells its series from the others of a part, its attributes, and the value.
+Point: TypeAlias = "tuple[Hashable, Mapping[str, AttributeValue], float]"
 
-    key: Hashable
-    attributes: Mapping[str, AttributeValue]
-    value: float
-
-
-class Series(NamedTuple):
-    """One series that is averaged: its attributes, and each sample that is still of use.
-
-    `samples` holds update and value in turn, in an array: copying it touches no object of those that it holds.
-    """
-
-    attributes: Attributes
-    samples: array[float]
-
-    def since(self, since: int) -> Observation | None:
-        """Return the mean of the samples after an update, None where there is none."""
-        stamps, values = self.samples[::2], self.samples[1::2]
-        found = [value for stamp, value in zip(stamps, values, strict=True) if stamp > since]
-        mean = sane_value(sum(found) / len(found)) if found else None
-        return None if mean is None else Observation(mean, self.attributes)
+# One series that is averaged: its attributes, and update and value in turn of each sample that is still of use, in an
+# array, since to copy a tuple touches each object in it. There are hundreds of both, hence plain tuples.
+Series: TypeAlias = "tuple[Attributes, array[float]]"
 
 
 class Served(NamedTuple):
     """What one part gave at its last update.
 
-    `newest` is the answer for whoever has asked since the update before that one: most ask once per update.
+    `newest` answers whoever has asked since the update before that one, as most do; `series` are for the others.
     """
 
     update: int
-    newest: Sequence[Observation]
+    newest: Mapping[Hashable, Observation]
     series: Mapping[Hashable, Series]
 
-    def since(self, since: int) -> Sequence[Observation]:
+    def since(self, since: int) -> list[Observation]:
         """Return the answer for whoever was last here after the update `since`."""
         if since >= self.update - 1:
-            return list(self.newest)
-        return [answer for series in self.series.values() if (answer := series.since(since)) is not None]
-
-
-class State(NamedTuple):
-    """What a trampoline serves, replaced whole, so that a callback needs no lock."""
-
-    updates: int
-    parts: Mapping[Health, Served]
+            return list(self.newest.values())
+        return [
+            Observation(mean, attributes)
+            for attributes, samples in self.series.values()
+            if (mean := _mean(samples, since)) is not None
+        ]
 
 
 class Total(NamedTuple):
@@ -96,7 +76,8 @@ class Trampoline:
         self.owner: Instruments | None = None
         self._averaged = spec.fold is Fold.MEAN
         self._counts = spec.kind is Kind.COUNTER
-        self._state = State(0, {})
+        # How many updates there were, and what the parts gave: replaced whole, so that a callback needs no lock.
+        self._state: tuple[int, Mapping[Health, Served]] = (0, {})
         self._totals: dict[Hashable, Total] = {}
         self._asked = threading.local()
         self._asked_by_unknown = 0
@@ -110,12 +91,12 @@ class Trampoline:
         return self._answer(owner)
 
     def _answer(self, owner: Instruments) -> Sequence[Observation]:
-        state = self._state
-        since = self._since(state.updates) if self._averaged else state.updates
+        updates, parts = self._state
+        since = self._since(updates) if self._averaged else updates
         now = owner.clock()
         answers = [
             served.since(since)
-            for health, served in state.parts.items()
+            for health, served in parts.items()
             if health.snapshot is not None and health.snapshot.fresh(now)
         ]
         return answers[0] if len(answers) == 1 else _distinct(chain.from_iterable(answers))
@@ -125,8 +106,8 @@ class Trampoline:
 
         Returns whether anything of the part is still to be served.
         """
-        state = self._state
-        update = state.updates + 1
+        updates, others = self._state
+        update = updates + 1
         averaged, counts = self._averaged, self._counts
         newest: dict[Hashable, Observation] = {}
         for key, attributes, given in points:
@@ -134,17 +115,17 @@ class Trampoline:
             value = sane_value(self._count(key, given)) if counts else float(given) if averaged else given
             if value is not None:
                 newest[key] = Observation(value, attributes)
-        parts = dict(state.parts)
+        parts = dict(others)
         before = parts.pop(health, None)
         series = _series(newest, NOTHING if before is None else before.series, update, keep) if averaged else NOTHING
         if newest or series:
-            parts[health] = Served(update, tuple(newest.values()), series)
-        self._state = State(update, parts)
+            parts[health] = Served(update, newest, series)
+        self._state = (update, parts)
         return health in parts
 
     def forget(self, *, totals: bool = False) -> None:
         """Serve nothing; counters later go on from where they were, unless their totals are forgotten too."""
-        self._state = State(self._state.updates, {})
+        self._state = (self._state[0], {})
         if totals:
             self._totals = {}
 
@@ -189,18 +170,24 @@ def _series(
 ) -> Mapping[Hashable, Series]:
     """Return what was kept before, at most `keep` samples of each series with the newest ones."""
     series: dict[Hashable, Series] = {}
-    gone = dict(before)
+    known = 0
     for key, observation in newest.items():
-        old = gone.pop(key, None)
-        samples = old.samples[2 * (1 - keep) :] if old is not None and keep > 1 else array("d")
+        old = before.get(key)
+        known += old is not None
+        samples = array("d") if old is None or keep == 1 else old[1][2 * (1 - keep) :]
         samples.append(update)
         samples.append(observation.value)
-        series[key] = Series(observation.attributes, samples)
-    for key, old in gone.items():
+        series[key] = (observation.attributes, samples)
+    if known < len(before):
         # A sample that no reader has asked for yet outlives the device that gave it.
-        if old.samples[-2] > update - keep:
-            series[key] = old
+        series |= {key: old for key, old in before.items() if key not in newest and old[1][-2] > update - keep}
     return series
+
+
+def _mean(samples: array[float], since: int) -> float | None:
+    """Return the mean of the samples after an update, None where there is none."""
+    found = [value for stamp, value in zip(samples[::2], samples[1::2], strict=True) if stamp > since]
+    return sane_value(sum(found) / len(found)) if found else None
 
 
 def _distinct(observations: Iterable[Observation]) -> Sequence[Observation]:

@@ -21,7 +21,7 @@ THEIRS: Final = "system-metrics"
 Numbers = dict[str, float]
 
 
-def measure(  # noqa: PLR0913 - each is a matter of its own
+def measure(
     program: str,
     cases: Sequence[str],
     *arguments: str,

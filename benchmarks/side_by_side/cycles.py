@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from side_by_side.pipeline import Exporter
 
 SECONDS: Final = 0.1
-WARM_UP: Final = 6
+WARM_UP: Final = 10  # the exports have to be aligned by then
 CYCLES: Final = 30
 TIMES: Final = ("CPU per cycle", "  sampling threads", "  collect", "  encode and send")
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
@@ -15,12 +17,13 @@ from opentelemetry.sdk.metrics.export import MetricExportResult, PeriodicExporti
 from side_by_side import OURS, THEIRS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    from opentelemetry.sdk.metrics.export import Metric, MetricsData
+    from opentelemetry.sdk.metrics.export import Metric, MetricReader, MetricsData
 
 INTERVAL: Final = 15.0
 """Seconds between two cycles on the clock of the sampler, as by default."""
+ALIGNED: Final = 8
 
 
 class Mark(NamedTuple):
@@ -89,11 +92,31 @@ class FastClock:
         return event.wait(seconds / self._times)
 
 
-def provide(endpoint: str, seconds: float) -> tuple[MeterProvider, Exporter]:
-    """Return a provider that exports every `seconds`, and its exporter."""
+def provide(endpoint: str) -> tuple[MeterProvider, MetricReader, Exporter]:
+    """Return a provider, its reader, which `tick` makes collect, and its exporter."""
     exporter = Exporter(endpoint)
-    reader = PeriodicExportingMetricReader(exporter, export_interval_millis=seconds * 1000)
-    return MeterProvider(metric_readers=[reader], shutdown_on_exit=False), exporter
+    reader = PeriodicExportingMetricReader(exporter, export_interval_millis=math.inf)
+    return MeterProvider(metric_readers=[reader], shutdown_on_exit=False), reader, exporter
+
+
+def tick(reader: MetricReader, seconds: float, sampled: Callable[[], float] | None = None) -> None:
+    """Export every `seconds`, in a thread, from the `ALIGNED`th time on in the middle between two samples.
+
+    `sampled` tells when the last one was taken. With an interval of 15 s the two hardly ever meet, and there are as
+    many of the one as of the other. With so short a one they would meet in each cycle or in none, by chance, and then
+    wait for each other; and the reader's own thread, which waits so long after each export, would come less often.
+    """
+
+    def collect() -> None:
+        due = time.monotonic()
+        for turn in count(1):
+            due += seconds
+            if turn == ALIGNED and sampled is not None:
+                due = sampled() + 1.5 * seconds
+            time.sleep(max(0.0, due - time.monotonic()))
+            reader.collect()
+
+    threading.Thread(target=collect, daemon=True).start()
 
 
 def start(side: str, endpoint: str, seconds: float, **settings: Any) -> Exporter:  # noqa: ANN401 - as of Settings
@@ -101,18 +124,26 @@ def start(side: str, endpoint: str, seconds: float, **settings: Any) -> Exporter
 
     `settings` are for ours; theirs runs in its default configuration.
     """
-    provider, exporter = provide(endpoint, seconds)
+    provider, reader, exporter = provide(endpoint)
+    sampled = None
     if side == OURS:
         from otel_sysmetrics import Settings
         from otel_sysmetrics.instrumentor import Attachment
 
-        Attachment(provider, Settings(**settings), clock=FastClock(INTERVAL / seconds)).start()
+        times = INTERVAL / seconds
+        attachment = Attachment(provider, Settings(**settings), clock=FastClock(times))
+        attachment.start()
+
+        def sampled() -> float:
+            return max(health.snapshot.time for health in attachment.sampler.healths if health.snapshot) / times
+
     elif side == THEIRS:
         from opentelemetry.instrumentation.system_metrics import SystemMetricsInstrumentor
 
         SystemMetricsInstrumentor().instrument(meter_provider=provider)
     else:
         provider.get_meter("benchmark").create_counter("nothing").add(1)
+    tick(reader, seconds, sampled)
     return exporter
 
 

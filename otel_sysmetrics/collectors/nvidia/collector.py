@@ -12,7 +12,7 @@ from otel_sysmetrics.collectors.nvidia.description import about, about_driver
 from otel_sysmetrics.collectors.nvidia.device import PROCESS_SPECS, SPECS, Device, plan
 from otel_sysmetrics.collectors.nvidia.nvml import CallFailed
 from otel_sysmetrics.collectors.nvidia.power import Sleepers
-from otel_sysmetrics.collectors.nvidia.processes import computes, pids_are_the_hosts
+from otel_sysmetrics.collectors.nvidia.processes import Tree, computes, pids_are_the_hosts
 from otel_sysmetrics.collectors.nvidia.session import Session, remedy
 from otel_sysmetrics.selection import DEFAULT, Selection
 
@@ -185,13 +185,14 @@ class NvidiaCollector:
             why = self._silent[silent[-1]]
             raise Unavailable(f"none of {len(silent)} GPUs answers: {why}", why.remedy)
 
-    def _tree(self) -> frozenset[int]:
+    def _tree(self) -> Tree | None:
         context = self._context
         if not any(map(context.wants, PROCESS_SPECS)):
-            return frozenset()
+            return None
         if not (context.settings.shared_pid_namespace or pids_are_the_hosts(context.files)):
-            return frozenset()
-        return context.watched.tree()
+            return None
+        pid = context.watched.pid()
+        return None if pid is None else Tree(context.watched, pid)
 
     def _left_out(self, index: int, count: int) -> bool:
         """Tell whether a GPU is not even looked up: it sleeps, or the settings name others by their indices."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from otel_sysmetrics.collectors.nvidia.nvml import Nvml
-    from otel_sysmetrics.collectors.nvidia.processes import Use
+    from otel_sysmetrics.collectors.nvidia.processes import Tree, Use
     from otel_sysmetrics.collectors.nvidia.queries import Query
     from otel_sysmetrics.spec import MetricSpec
 
@@ -48,7 +48,7 @@ class Plan(NamedTuple):
     named: Callable[[MetricSpec, str], bool]
     gpm: bool
     mig: bool
-    tree: frozenset[int]
+    tree: Tree | None
 
 
 def plan(wants: Callable[[MetricSpec], bool], named: Callable[[MetricSpec, str], bool]) -> Plan:
@@ -69,7 +69,7 @@ def plan(wants: Callable[[MetricSpec], bool], named: Callable[[MetricSpec, str],
         named,
         gpm=any(map(device, GPM_SPECS)),
         mig=any(map(device, INSTANCE_SPECS)),
-        tree=frozenset(),
+        tree=None,
     )
 
 

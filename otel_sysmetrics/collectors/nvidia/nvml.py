@@ -58,6 +58,7 @@ _OUTCOMES: Final[Mapping[int, Outcome]] = {
 _OLDER: Final = frozenset({13, 25})
 # No NVMLError: what the binding lacks or knows under another signature, and a driver without the symbol that it wants.
 _OLD: Final = (AttributeError, TypeError, NotImplementedError)
+_field: Final = object.__getattribute__
 _MISMATCH: Final = "NVMLLibraryMismatchError"
 
 
@@ -120,8 +121,11 @@ class Nvml:
         question = self._gpm_question(metrics)
         question.sample1, question.sample2 = before, after
         self._binding.nvmlGpmMetricsGet(question)
-        # A value beside an error code is garbage.
-        return [None if answer.nvmlReturn else float(answer.value) for answer in question.metrics[: len(metrics)]]
+        # A value beside an error code is garbage. The binding's own way to a field looks whether it is text, in Python.
+        return [
+            None if _field(answer, "nvmlReturn") else float(_field(answer, "value"))
+            for answer in question.metrics[: len(metrics)]
+        ]
 
     def _gpm_question(self, metrics: Sequence[int]) -> Any:  # noqa: ANN401 - a structure of the binding
         """Return the question for some metrics, made once: it has room for hundreds, and each field takes its time."""

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from otel_sysmetrics.collectors.nvidia import calls
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Container, Iterable
 
     from otel_sysmetrics.collectors.nvidia.calls import Holding
     from otel_sysmetrics.collectors.nvidia.target import Target
     from otel_sysmetrics.sources.files import Files
+    from otel_sysmetrics.sources.processes import WatchedProcess
 
 # PROC_PID_INIT_INO of the kernel, in include/linux/proc_ns.h.
 _INITIAL_NAMESPACE: Final = "pid:[4026531836]"
@@ -49,7 +50,27 @@ def pids_are_the_hosts(files: Files) -> bool:
     )
 
 
-def use_of(target: Target, tree: frozenset[int]) -> Use:
+class Tree:
+    """The pids of the watched process and its descendants.
+
+    The descendants are looked for once NVML names another process: each thread of a process has to be asked for its
+    children, and a training job has hundreds.
+    """
+
+    def __init__(self, watched: WatchedProcess, pid: int) -> None:
+        self._watched = watched
+        self._pid = pid
+        self._pids: frozenset[int] | None = None
+
+    def __contains__(self, pid: object) -> bool:
+        if pid == self._pid:
+            return True
+        if self._pids is None:
+            self._pids = self._watched.tree()
+        return pid in self._pids
+
+
+def use_of(target: Target, tree: Container[int]) -> Use:
     """Return how a GPU is used by the processes of a tree; raises CallFailed where the GPU or NVML is gone."""
     asked = [target.first(*chain) for chain in (calls.COMPUTE, calls.GRAPHICS, calls.MPS)]
     lists = [found for found in asked if found is not None]

@@ -65,7 +65,9 @@ def _temperature(target: Target) -> Values:
     return (target.ask(older) if answer is None and target.loss is None else answer,)
 
 
-def _one(call: Call[int | None], scale: float = 1) -> Callable[[Target], Values]:
+def _one(call: Call[int | None], scale: float | None = None) -> Callable[[Target], Values]:
+    if scale is None:
+        return lambda target: (target.ask(call),)
     return lambda target: (_scaled(target.ask(call), scale),)
 
 
