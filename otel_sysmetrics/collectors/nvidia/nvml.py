@@ -139,6 +139,19 @@ class Nvml:
         return self._question
 
 
+def library_is_here() -> bool:
+    """Tell whether the loader finds NVML: the binding takes 3 MiB of memory, which a machine without a GPU can keep."""
+    if os.name != "posix":
+        return True  # the binding knows more places there
+    import ctypes
+
+    try:
+        ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return False
+    return True
+
+
 def load() -> Nvml:
     """Import the binding and return NVML, not opened yet; raises CallFailed."""
     try:

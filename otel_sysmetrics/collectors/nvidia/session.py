@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from otel_sysmetrics.collector import NotHere, Unavailable
 from otel_sysmetrics.collectors.nvidia import calls
-from otel_sysmetrics.collectors.nvidia.nvml import CallFailed, load
+from otel_sysmetrics.collectors.nvidia.nvml import CallFailed, library_is_here, load
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -153,6 +153,8 @@ class Session:
     def _opened(self) -> Nvml:
         if self._trouble is not None and not self._may_try():
             raise self._trouble.with_traceback(None)
+        if not library_is_here():
+            raise self._library_missing()
         try:
             nvml = load()
         except CallFailed as failure:
@@ -176,13 +178,16 @@ class Session:
 
     def _init_trouble(self, failure: CallFailed) -> Trouble | NotHere:
         if failure.code == _LIBRARY_NOT_FOUND:
-            return NotHere(_NO_LIBRARY if self._gpus_here() else "libnvidia-ml.so.1 was not found")
+            return self._library_missing()
         if failure.code is None:
             return _binding_trouble(failure)
         trouble = _TROUBLES.get(failure.code, Trouble(f"NVML cannot be opened: {failure.reason}", ""))
         if failure.code == _VERSION_MISMATCH:
             return trouble._replace(reason=f"{trouble.reason}{self._loaded_version()}")
         return trouble
+
+    def _library_missing(self) -> NotHere:
+        return NotHere(_NO_LIBRARY if self._gpus_here() else "libnvidia-ml.so.1 was not found")
 
     def _loaded_version(self) -> str:
         text = self._files.text("proc/driver/nvidia/version") or ""
