@@ -129,8 +129,12 @@ class SaidOnce(MetricExporter):
     def shutdown(self, timeout_millis: float = 30_000, **kwargs: Any) -> None:  # noqa: ANN401 - OpenTelemetry's
         """End the exporter; an export that is still under way is lost."""
         if self._exporting_thread is not None:
-            self._fails("no answer before the end")
+            self.abandon()
         self._exporter.shutdown(timeout_millis, **kwargs)
+
+    def abandon(self) -> None:
+        """Say that an export got no answer, and leave it to itself: an old gRPC exporter ends only after its export."""
+        self._fails("no answer before the end")
 
     def _fails(self, reason: str) -> None:
         if not self._failing:

@@ -88,5 +88,8 @@ def _once(settings: Settings, kind: str) -> int:
     thread = threading.Thread(target=lambda: results.append(exporter.export(data)), daemon=True)
     thread.start()
     thread.join(EXIT_SECONDS)  # a backend that never answers would hold the exporter for its 10 s and more
+    if thread.is_alive():
+        exporter.abandon()
+        return 1
     exporter.shutdown()
     return 0 if results == [MetricExportResult.SUCCESS] else 1
