@@ -117,20 +117,19 @@ class Pipeline:
         finally:
             self._exited.set()
 
-    def shutdown(self) -> bool:
+    def shutdown(self) -> None:
         """Export what there is and end, within 4 s even if the backend never answers; harmless when called twice.
 
-        Returns whether the end came in time. In a child forked since, it does nothing.
+        In a child forked since, it does nothing.
         """
         if os.getpid() != self._pid:
-            return True
+            return
         for pipeline in (self, *_pipelines):
             pipeline._exit.set()  # noqa: SLF001 - our own; several that wait one after the other would take too long
-        ended = self._exited.wait(EXIT_SECONDS)
+        self._exited.wait(EXIT_SECONDS)
         if self._attachment is not None:
             self._attachment.stop()
         atexit.unregister(self.shutdown)
-        return ended
 
     def supersede(self) -> None:
         """Report nothing in children any more; what the script itself measures here is exported as before."""

@@ -165,14 +165,14 @@ class Instruments:
             if spec is health_catalog.SUCCESS or self.chosen(spec):
                 self._entry.trampoline(spec, spec.tag).owner = self
 
-    def detach(self, *, totals: bool = False) -> None:
+    def detach(self) -> None:
         """Serve nothing any more, also not what a thread is about to publish."""
         with self._lock:
             self._detached = True
             for trampoline in tuple(self._entry.trampolines.values()):
                 if trampoline.owner is self:
                     trampoline.owner = None
-                    trampoline.forget(totals=totals)
+                    trampoline.forget()
 
     def chosen(self, spec: MetricSpec) -> bool:
         """Tell whether a spec without placeholders is sent."""

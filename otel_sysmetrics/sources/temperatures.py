@@ -70,7 +70,7 @@ def _of_zones(files: Files) -> Iterator[tuple[str, float]]:
 def _of_psutil(chips: dict[str, list[object]]) -> Iterator[tuple[str, float]]:
     for chip, sensors in chips.items():
         for sensor in sensors:
-            yield _name(chip, getattr(sensor, "label", "")), getattr(sensor, "current", 0.0) or 0.0
+            yield _name(chip, getattr(sensor, "label", "")), getattr(sensor, "current", None) or math.nan
 
 
 def _name(chip: str, label: str) -> str:

@@ -143,7 +143,8 @@ def library_is_here() -> bool:
     """Tell whether the loader finds NVML: the binding takes 3 MiB of memory, which a machine without a GPU can keep."""
     if os.name != "posix":
         return True  # the binding knows more places there
-    import ctypes
+    with importing():
+        import ctypes
 
     try:
         ctypes.CDLL("libnvidia-ml.so.1")
