@@ -37,6 +37,15 @@ OTEL_PYTHON_SYSMETRICS_NO_CGROUP: Final = "OTEL_PYTHON_SYSMETRICS_NO_CGROUP"
 OTEL_PYTHON_SYSMETRICS_NETWORK_INTERFACES: Final = "OTEL_PYTHON_SYSMETRICS_NETWORK_INTERFACES"
 """Globs over network interfaces to count, `!` excludes. Default: all but loopback and members of others."""
 
+OTEL_PYTHON_SYSMETRICS_NEURON_MONITOR_CONFIG: Final = "OTEL_PYTHON_SYSMETRICS_NEURON_MONITOR_CONFIG"
+"""Configuration file for neuron-monitor, used as it is. Default: one of our own."""
+
+OTEL_PYTHON_SYSMETRICS_TPU_RUNTIME_PORTS: Final = "OTEL_PYTHON_SYSMETRICS_TPU_RUNTIME_PORTS"
+"""Ports on which TPU runtimes serve their metrics. Default: TPU_RUNTIME_METRICS_PORTS, else 8431."""
+
+OTEL_PYTHON_SYSMETRICS_APPLE_GPU_POWER_LIMIT: Final = "OTEL_PYTHON_SYSMETRICS_APPLE_GPU_POWER_LIMIT"
+"""Watts that an Apple GPU can draw, for its `powerPercent`: Apple publishes none. Default: none."""
+
 OTEL_PYTHON_SYSMETRICS_SHARED_PID_NAMESPACE: Final = "OTEL_PYTHON_SYSMETRICS_SHARED_PID_NAMESPACE"
 """Whether pids here are the host's although the namespace looks like another one. Default: false."""
 

@@ -42,6 +42,9 @@ _READERS: Final[Mapping[str, Callable[[object], object]]] = {
     "gpu_device_ids": values.devices,
     "no_cgroup": values.flag,
     "network_interfaces": values.globs,
+    "neuron_monitor_config": values.file,
+    "tpu_runtime_ports": values.ports,
+    "apple_gpu_power_limit": values.watts,
     "shared_pid_namespace": values.flag,
     "rank_attributes": values.flag,
     "attributes": values.attributes,
@@ -78,6 +81,9 @@ class Settings:
     gpu_device_ids: tuple[str, ...] | None = None
     no_cgroup: bool = False
     network_interfaces: tuple[str, ...] = ()
+    neuron_monitor_config: str | None = None
+    tpu_runtime_ports: tuple[int, ...] | None = None
+    apple_gpu_power_limit: float | None = None
     shared_pid_namespace: bool = False
     rank_attributes: bool = False
     attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
@@ -163,6 +169,20 @@ def unknown_variables(environ: Mapping[str, str] | None = None) -> tuple[str, ..
     known = {PREFIX + setting.name.upper() for setting in fields(Settings)}
     given = os.environ if environ is None else environ
     return tuple(sorted(name for name in given if name.startswith(PREFIX) and name not in known))
+
+
+_TOOL_VARIABLES: Final = ("HOME", "LD_LIBRARY_PATH", "PATH", "ROCM_HOME", "ROCM_PATH", "SYSTEMROOT", "TMPDIR")
+
+
+def tool_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return what a vendor's tool is given of our environment: where things lie, no secrets, and no other language."""
+    given = os.environ if environ is None else environ
+    return {"LC_ALL": "C"} | {name: given[name] for name in _TOOL_VARIABLES if name in given}
+
+
+def tpu_ports(environ: Mapping[str, str] | None = None) -> str:
+    """Return what Google's own variable says of the ports of the TPU runtimes, as it stands."""
+    return (os.environ if environ is None else environ).get("TPU_RUNTIME_METRICS_PORTS", "")
 
 
 def otlp_endpoint(environ: Mapping[str, str] | None = None) -> str:

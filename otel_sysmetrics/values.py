@@ -23,6 +23,8 @@ _DEVICE: Final = re.compile(r"[0-9]{1,5}|(?=.{8})[0-9A-Za-z]+([-:.][0-9A-Za-z]+)
 # A set of fnmatch ends at the first bracket that is not its first character.
 _SET: Final = re.compile(r"\[!?\]?[^\]]*\]")
 _MOST_DIGITS: Final = 30
+_LAST_PORT: Final = 65_535
+_MOST_WATTS: Final = 100_000
 
 
 class Unreadable(ValueError):
@@ -95,6 +97,36 @@ def root(value: object) -> str:
     if not isinstance(value, str) or not os.path.isabs(value) or "\0" in value:
         raise Unreadable("an absolute path")
     return value
+
+
+def file(value: object) -> str | None:
+    """Read the absolute path of a file; None is none."""
+    if value is None or (isinstance(value, str) and os.path.isabs(value) and "\0" not in value):
+        return value
+    raise Unreadable("the absolute path of a file")
+
+
+def ports(value: object) -> tuple[int, ...] | None:
+    """Read ports; None is the default ones."""
+    if value is None:
+        return None
+    found = texts(value, numbers=True)
+    if not all(port.isascii() and port.isdecimal() and len(port) < _MOST_DIGITS for port in found):
+        raise Unreadable("a list of ports, such as 8431,8432")
+    numbers = tuple(dict.fromkeys(int(port) for port in found))
+    if not all(0 < port <= _LAST_PORT for port in numbers):
+        raise Unreadable(f"a list of ports from 1 to {_LAST_PORT}")
+    return numbers
+
+
+def watts(value: object) -> float | None:
+    """Read a power; None is none."""
+    if value is None:
+        return None
+    found = number(value)
+    if found is None or not 0 < found <= _MOST_WATTS:
+        raise Unreadable(f"a number of watts above 0, at most {_MOST_WATTS}")
+    return found
 
 
 def devices(value: object) -> tuple[str, ...] | None:

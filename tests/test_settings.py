@@ -45,6 +45,9 @@ CHOICES: Final[dict[str, tuple[object, list[object], list[str]]]] = {
     "gpu_device_ids": (("0", "12"), [[0, 12], ["0", "12"], "0,12"], ["0,12", "[0, 12]", '["0", "12"]']),
     "no_cgroup": (True, [True], ["true"]),
     "network_interfaces": (("eth*", "!eth1"), [["eth*", "!eth1"]], ["eth*,!eth1", '["eth*", "!eth1"]']),
+    "neuron_monitor_config": ("/etc/neuron.json", ["/etc/neuron.json"], ["/etc/neuron.json"]),
+    "tpu_runtime_ports": ((8431, 8432), [[8431, 8432], "8431,8432"], ["8431,8432", "[8431, 8432]", " 8431 , 8432 "]),
+    "apple_gpu_power_limit": (22.5, [22.5, "22.5"], ["22.5", " 22.5 "]),
     "shared_pid_namespace": (True, [True], ["true"]),
     "rank_attributes": (True, [True], ["true"]),
     "attributes": (

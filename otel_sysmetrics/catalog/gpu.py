@@ -11,11 +11,15 @@ _device: Final = partial(
     labels=(("gpu", "gpu.index"),),
     attributes=("hw.id", "hw.name"),
 )
+_POWERED: Final = ("nvidia", "amd")
+_EVERY: Final = ("nvidia", "amd", "apple")
+_amd: Final = partial(_device, collectors=("amd",))
 _process: Final = partial(_device, scope=Scope.PROCESS)
 _instance: Final = partial(_device, labels=(("gpu", "gpu.index"), ("mig", "gpu.mig.id")))
 
 UTILIZATION: Final = _device(
     tag="gpu.{gpu}.gpu",
+    collectors=_EVERY,
     unit="%",
     brief="Share of time in which a kernel ran.",
 )
@@ -26,37 +30,45 @@ MEMORY: Final = _device(
 )
 MEMORY_ALLOCATED: Final = _device(
     tag="gpu.{gpu}.memoryAllocated",
+    collectors=_EVERY,
     unit="%",
     brief="Device memory in use, as a share of all of it.",
 )
 MEMORY_ALLOCATED_BYTES: Final = _device(
     tag="gpu.{gpu}.memoryAllocatedBytes",
+    collectors=_EVERY,
     unit="By",
     brief="Device memory in use.",
 )
 TEMPERATURE: Final = _device(
     tag="gpu.{gpu}.temp",
+    collectors=_EVERY,
+    attributes=("hw.id", "hw.name", "hw.sensor_location"),
     unit="Cel",
     brief="Temperature of the GPU.",
 )
 POWER: Final = _device(
     tag="gpu.{gpu}.powerWatts",
+    collectors=_EVERY,
     unit="W",
     brief="Power drawn.",
 )
 POWER_LIMIT: Final = _device(
     tag="gpu.{gpu}.enforcedPowerLimitWatts",
+    collectors=_POWERED,
     unit="W",
     brief="Power limit in force.",
     fold=Fold.LAST,
 )
 POWER_PERCENT: Final = _device(
     tag="gpu.{gpu}.powerPercent",
+    collectors=_EVERY,
     unit="%",
     brief="Power drawn, as a share of the limit in force.",
 )
 ENERGY: Final = _device(
     tag="gpu.{gpu}.energyJoules",
+    collectors=_POWERED,
     unit="J",
     brief="Energy used since start.",
     kind=Kind.COUNTER,
@@ -243,4 +255,15 @@ PROCESS_HELD_BYTES: Final = _process(
     tag="gpu.process.{gpu}.processMemoryBytes",
     unit="By",
     brief="Device memory that the watched process and its descendants themselves hold.",
+)
+READ_WRITE_ACTIVITY: Final = _amd(
+    tag="gpu.{gpu}.memoryReadWriteActivity",
+    unit="%",
+    brief="Share of time in which the memory was read or written.",
+)
+OVERDRIVE: Final = _amd(
+    tag="gpu.{gpu}.memoryOverDrive",
+    unit="%",
+    brief="How far the memory clock may go above its default.",
+    on=False,
 )
