@@ -49,6 +49,12 @@ OTEL_PYTHON_SYSMETRICS_APPLE_GPU_POWER_LIMIT: Final = "OTEL_PYTHON_SYSMETRICS_AP
 OTEL_PYTHON_SYSMETRICS_SHARED_PID_NAMESPACE: Final = "OTEL_PYTHON_SYSMETRICS_SHARED_PID_NAMESPACE"
 """Whether pids here are the host's although the namespace looks like another one. Default: false."""
 
+OTEL_PYTHON_SYSMETRICS_HOST_METRICS: Final = "OTEL_PYTHON_SYSMETRICS_HOST_METRICS"
+"""Whether this process reports what belongs to the whole host: `auto` (one process per job), `always`, `never`."""
+
+OTEL_PYTHON_SYSMETRICS_CHILDREN: Final = "OTEL_PYTHON_SYSMETRICS_CHILDREN"
+"""Whether forked children and those of multiprocessing report: `auto` (all but daemonic ones), `always`, `never`."""
+
 OTEL_PYTHON_SYSMETRICS_RANK_ATTRIBUTES: Final = "OTEL_PYTHON_SYSMETRICS_RANK_ATTRIBUTES"
 """Whether every point carries the rank of a distributed job. Default: false."""
 

@@ -19,6 +19,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 
+from otel_sysmetrics.election import child_reports
 from otel_sysmetrics.exporters import make_exporter
 from otel_sysmetrics.importing import importing
 from otel_sysmetrics.instruments import METER, is_proxy
@@ -137,6 +138,8 @@ class Pipeline:
 
     def after_fork(self) -> None:
         """Make a provider for this child once it has lived for a second; a shorter one costs a thread and no more."""
+        if self._settings.children == "never":
+            return
         if self._attach is not None and not _is_shut_down(self.provider):
             body = self._say_broken if self._used and self._used.breaks_at_a_fork else self._start_in_child
             threading.Thread(target=body, name="otel-sysmetrics fork", daemon=True).start()
@@ -150,7 +153,7 @@ class Pipeline:
             )
 
     def _start_in_child(self) -> None:
-        if threading.Event().wait(CHILD_DELAY):
+        if threading.Event().wait(CHILD_DELAY) or not child_reports(self._settings.children):
             return
         try:
             self._build(forked=True)

@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 import weakref
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import metrics
@@ -14,10 +15,11 @@ from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type:
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.metrics import NoOpMeter
 
+from otel_sysmetrics.election import Election, child_reports, seat_name
 from otel_sysmetrics.instruments import METER, Instruments, forget_all, is_proxy
 from otel_sysmetrics.sampler import Sampler
 from otel_sysmetrics.selection import Selection
-from otel_sysmetrics.settings import Settings, SettingsError, rank_attributes
+from otel_sysmetrics.settings import Settings, SettingsError, has_service_name, rank_attributes
 from otel_sysmetrics.sources.files import Files
 from otel_sysmetrics.sources.processes import WatchedProcess
 from otel_sysmetrics.threads import FIRST_GAPS, Clock, Lanes, MonotonicClock
@@ -91,7 +93,23 @@ class Attachment:
             within=suppress_instrumentation,
             ended=self._ended,
             first_gaps=self._first_gaps,
+            election=self._election(provider, late=late),
+            reports=partial(child_reports, self.settings.children),
         )
+
+    def _election(self, provider: MeterProvider, *, late: bool) -> Election | None:
+        if self.settings.host_metrics != "auto":
+            return None
+        instruments, expected = self.instruments, not late and _has_reader(provider)
+        return Election(self._seat, self._clock.now, lambda: instruments.asks, expected=expected)
+
+    def _seat(self) -> str:
+        """Return what this process has in common with those that report the same host for the same job."""
+        resource = _resource(self._reporting_provider())
+        name = str(resource.get("service.name", ""))
+        named = has_service_name() or not (self.own or name.startswith("unknown_service"))
+        boot_id = Files(self.settings.root_path).text("proc/sys/kernel/random/boot_id") or ""
+        return seat_name(self.settings, resource, boot_id, socket.gethostname(), named=named)
 
     def start(self) -> None:
         """Let the instruments serve and the threads run."""
@@ -120,7 +138,7 @@ class Attachment:
     def after_fork(self, lanes: Lanes) -> None:
         """Forget the parent's threads in a child, and wait there to be asked."""
         provider = self._provider()
-        if provider is None:
+        if provider is None or self.settings.children == "never":
             return
         self._forked = True
         self._make(provider, lanes, late=True)
@@ -138,14 +156,15 @@ class Attachment:
         """
         if self.own:
             return {}
-        provider = self._provider()
-        if provider is None or is_proxy(provider):
-            provider = metrics.get_meter_provider()
-        before, self._instance = self._instance, _instance_id(provider)
+        before, self._instance = self._instance, _resource(self._reporting_provider()).get(INSTANCE_ID)
         inherited = self._forked and before in {None, self._instance}
         if self._instance and not inherited and self._instance != _configured_instance_id():
             return {}
         return {"host.name": socket.gethostname(), "process.pid": os.getpid()}
+
+    def _reporting_provider(self) -> object:
+        provider = self._provider()
+        return metrics.get_meter_provider() if provider is None or is_proxy(provider) else provider
 
 
 class SysMetricsInstrumentor(BaseInstrumentor):  # type: ignore[misc] # untyped in older releases
@@ -223,9 +242,15 @@ def _report(error: SettingsError) -> None:
     _log.error("otel-sysmetrics: %s", error)
 
 
-def _instance_id(provider: MeterProvider) -> object:
+def _resource(provider: object) -> Mapping[str, object]:
     resource = getattr(getattr(provider, "_sdk_config", None), "resource", None)
-    return getattr(resource, "attributes", {}).get(INSTANCE_ID)
+    found: Mapping[str, object] = getattr(resource, "attributes", {})
+    return found
+
+
+def _has_reader(provider: MeterProvider) -> bool:
+    """Tell whether anybody is going to ask; of a provider that is not the SDK's that is not known."""
+    return bool(getattr(getattr(provider, "_sdk_config", None), "metric_readers", True))
 
 
 def _configured_instance_id() -> object:

@@ -123,7 +123,8 @@ class Instruments:
     """What a sampler's snapshots become under one provider.
 
     `attributes` stand on every point. `healths` tells how the parts are. `on_ask` is called once, in the first
-    callback. Everything that reaches an Observation passes `publish`, which lets only sane values through.
+    callback; `asks` counts them all. Everything that reaches an Observation passes `publish`, which lets only sane
+    values through.
     """
 
     def __init__(  # noqa: PLR0913 - each is a seam of its own
@@ -145,6 +146,7 @@ class Instruments:
         self._common = attributes
         self._attributes: Mapping[str, AttributeValue] | None = None
         self._on_ask = on_ask
+        self.asks = 0
         self._lock = threading.Lock()
         self._detached = False
         self._given: dict[Health, set[Trampoline]] = {}
@@ -180,6 +182,7 @@ class Instruments:
 
     def asked(self) -> None:
         """Note that a reader asks; never raises into the application's export."""
+        self.asks += 1
         if self._on_ask is not None:
             hook, self._on_ask = self._on_ask, None
             try:

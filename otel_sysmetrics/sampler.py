@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from otel_sysmetrics.collector import Context, Part, parts
 from otel_sysmetrics.importing import importing
+from otel_sysmetrics.reading import Snapshot
 from otel_sysmetrics.runner import Runner, said
 from otel_sysmetrics.selection import Selection
 from otel_sysmetrics.sources.files import Files
@@ -19,12 +21,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from contextlib import AbstractContextManager
 
+    from otel_sysmetrics.election import Election
     from otel_sysmetrics.runner import Health, Publish
     from otel_sysmetrics.settings import Settings
     from otel_sysmetrics.sources.processes import WatchedProcess
     from otel_sysmetrics.threads import Clock
 
 _log: Final = logging.getLogger("otel_sysmetrics")
+
+_LOOK: Final = 0.2
 
 
 class Sampler:
@@ -33,6 +38,8 @@ class Sampler:
     `publish` takes the snapshots. `within` makes the context in which each thread lives. `ended` tells that the
     watched process is over and its last snapshot has to stay (`exec`). `first_gaps` are the seconds between the first
     samples, cut to the interval: short, so that a short job has numbers at once. `find` gives the parts of a kind.
+    `election` is asked now and every third of an interval whether what belongs to the whole host is this process's to
+    report; without one the settings say. `reports` tells whether the process reports at all, None while unknown.
     """
 
     def __init__(  # noqa: PLR0913 - each is a seam of its own
@@ -47,6 +54,8 @@ class Sampler:
         ended: Callable[[], bool] = lambda: False,
         first_gaps: Sequence[float] = FIRST_GAPS,
         find: Callable[[str, Context], Iterable[Part]] = parts,
+        election: Election | None = None,
+        reports: Callable[[], bool | None] = lambda: True,
     ) -> None:
         self.settings = settings
         self._first_gaps = first_gaps
@@ -56,14 +65,18 @@ class Sampler:
         self._ended = ended
         self._find = find
         self._lanes = lanes or Lanes()
+        self._election = election
+        self._reports = reports
+        self._hosts = settings.host_metrics != "never"
         self._stop = threading.Event()
+        self._turn = threading.Event()  # ends the threads of now, which others may follow
         self._runners: tuple[Runner, ...] | None = None
         selection = Selection(settings.metrics_included, settings.metrics_excluded)
         self._context = Context(
             settings=settings,
             files=Files(settings.root_path),
             watched=watched,
-            wants=selection.spec,
+            wants=lambda spec: (self._hosts or spec.scope is Scope.PROCESS) and selection.spec(spec),
             clock=self.clock.now,
         )
 
@@ -74,6 +87,9 @@ class Sampler:
     def stop(self) -> None:
         """End the threads without waiting for any: each closes what it holds; nothing is published any more."""
         self._stop.set()
+        self._turn.set()
+        if self._election is not None:
+            self._election.end()
 
     def finish(self, seconds: float) -> None:
         """End the threads, each after one last sample, and wait so many seconds for those that answer.
@@ -83,7 +99,7 @@ class Sampler:
         runners = [runner for runner in self._runners or () if runner.collector is not None]
         for runner in runners:
             runner.finishing = True
-        self._stop.set()
+        self.stop()
         deadline = self.clock.now() + seconds
         for runner in runners:
             self.clock.wait(runner.finished, max(0.0, deadline - self.clock.now()))
@@ -95,8 +111,8 @@ class Sampler:
 
     @property
     def healths(self) -> tuple[Health, ...]:
-        """How each part is."""
-        return tuple(runner.health for runner in self._runners or ())
+        """How each part is; where another process speaks for the host, that one's are what counts."""
+        return tuple(runner.health for runner in self._runners or ()) if self._hosts else ()
 
     def runners(self) -> tuple[Runner, ...]:
         """Load the chosen kinds and return one runner per part that has anything to send."""
@@ -112,7 +128,12 @@ class Sampler:
         # Only what speaks of the watched process has to stay when that is over.
         ended = self._ended if any(spec.scope is Scope.PROCESS for spec in part.specs) else _never
         interval = self.settings.sampling_interval
-        return Runner(part, interval, self._stop, self._publish, self.clock, ended, self._first_gaps)
+        publish = self._publish if self._hosts else self._publish_of_process
+        return Runner(part, interval, self._turn, publish, self.clock, ended, self._first_gaps)
+
+    def _publish_of_process(self, health: Health, snapshot: Snapshot) -> None:
+        own = tuple(reading for reading in snapshot.readings if reading.spec.scope is Scope.PROCESS)
+        self._publish(health, replace(snapshot, readings=own))
 
     @property
     def loaded(self) -> bool:
@@ -130,6 +151,22 @@ class Sampler:
         with importing():
             import tenacity  # noqa: F401 - brings asyncio with it, which an application's start must not wait for
 
+        while (reports := self._reports()) is None:
+            if self.clock.wait(self._stop, _LOOK):
+                return
+        if not reports:
+            return
+        election = self._election
+        if election is None:
+            self._run_all()
+            return
+        self._hosts = election.won()
+        self._run_all()
+        with suppress(RuntimeError):
+            self._lanes.run("election", lambda: self._follow(election))
+
+    def _run_all(self) -> None:
+        with importing():
             runners = self.runners()
         with suppress(RuntimeError):  # at the interpreter's end no thread starts any more
             for runner in runners:
@@ -142,6 +179,21 @@ class Sampler:
                 runner.run()
 
         return body
+
+    def _follow(self, election: Election) -> None:
+        """Begin anew, with a baseline, whenever this process is the one to speak for the host, or is not any more."""
+        while not self.clock.wait(self._stop, self.settings.sampling_interval / 3):
+            if election.won() == self._hosts:
+                continue
+            before = self._runners or ()
+            self._turn.set()
+            self._turn = threading.Event()
+            self._hosts = not self._hosts
+            self._run_all()
+            for runner in before:  # a hung one would leave its last snapshot being served for a while
+                self._publish(runner.health, Snapshot((), self.clock.now(), 0.0, self.settings.sampling_interval))
+            if self._stop.is_set():
+                self._turn.set()
 
 
 def _never() -> bool:

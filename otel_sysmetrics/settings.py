@@ -46,6 +46,8 @@ _READERS: Final[Mapping[str, Callable[[object], object]]] = {
     "tpu_runtime_ports": values.ports,
     "apple_gpu_power_limit": values.watts,
     "shared_pid_namespace": values.flag,
+    "host_metrics": values.frequency,
+    "children": values.frequency,
     "rank_attributes": values.flag,
     "attributes": values.attributes,
     "root_path": values.root,
@@ -85,6 +87,8 @@ class Settings:
     tpu_runtime_ports: tuple[int, ...] | None = None
     apple_gpu_power_limit: float | None = None
     shared_pid_namespace: bool = False
+    host_metrics: str = "auto"
+    children: str = "auto"
     rank_attributes: bool = False
     attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
     root_path: str = "/"
@@ -162,6 +166,30 @@ def rank_attributes(environ: Mapping[str, str] | None = None) -> dict[str, Attri
     }
     ranks.update({key: given[variable] for key, variable in _RANK_TEXTS.items() if given.get(variable)})
     return ranks
+
+
+_JOB_VARIABLES: Final = (("SLURM_JOB_ID",), ("MASTER_ADDR", "MASTER_PORT"))
+
+
+def job_variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return what the scheduler or the launcher of a distributed job says of the job as a whole."""
+    given = os.environ if environ is None else environ
+    groups = (names for names in _JOB_VARIABLES if all(given.get(name) for name in names))
+    return {name: given[name] for names in groups for name in names}
+
+
+def runtime_folder(environ: Mapping[str, str] | None = None) -> str:
+    """Return the user's own folder for what lives as long as a session, empty where there is none."""
+    return (os.environ if environ is None else environ).get("XDG_RUNTIME_DIR", "")
+
+
+def has_service_name(environ: Mapping[str, str] | None = None) -> bool:
+    """Tell whether the standard variables name the service."""
+    given = os.environ if environ is None else environ
+    attributes = given.get("OTEL_RESOURCE_ATTRIBUTES", "").split(",")
+    return bool(given.get("OTEL_SERVICE_NAME", "").strip()) or any(
+        attribute.strip().startswith("service.name=") for attribute in attributes
+    )
 
 
 def unknown_variables(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:

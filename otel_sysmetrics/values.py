@@ -41,6 +41,14 @@ def flag(value: object) -> bool:
     return word == "true"
 
 
+def frequency(value: object) -> str:
+    """Read `auto`, `always` or `never`, in any case."""
+    word = value.strip().lower() if isinstance(value, str) else ""
+    if word not in {"auto", "always", "never"}:
+        raise Unreadable("auto, always or never")
+    return word
+
+
 def seconds(value: object) -> float:
     """Read an interval."""
     found = number(value)

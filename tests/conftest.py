@@ -33,6 +33,14 @@ class MakeMachine(Protocol):
         """Return it."""
 
 
+@pytest.fixture(autouse=True)
+def own_locks(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give each test a folder of its own for the locks by which processes agree who reports the host."""
+    folder = tmp_path_factory.mktemp("runtime")
+    folder.chmod(0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
+
+
 @pytest.fixture(scope="session")
 def nvml_builds() -> None:
     """Skip where the NVML stand-in cannot be built; fail where builds are required."""

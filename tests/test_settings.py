@@ -49,6 +49,8 @@ CHOICES: Final[dict[str, tuple[object, list[object], list[str]]]] = {
     "tpu_runtime_ports": ((8431, 8432), [[8431, 8432], "8431,8432"], ["8431,8432", "[8431, 8432]", " 8431 , 8432 "]),
     "apple_gpu_power_limit": (22.5, [22.5, "22.5"], ["22.5", " 22.5 "]),
     "shared_pid_namespace": (True, [True], ["true"]),
+    "host_metrics": ("never", ["never"], ["never", " NEVER "]),
+    "children": ("always", ["always"], ["always", "Always"]),
     "rank_attributes": (True, [True], ["true"]),
     "attributes": (
         {"team": "vision", "size": 4, "share": 0.5, "spot": True},

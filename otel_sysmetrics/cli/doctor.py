@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -95,7 +96,8 @@ def _examinations(settings: Settings) -> Iterator[Examination]:
 
     clock = MonotonicClock()
     watched = WatchedProcess(Files(settings.root_path), lambda: settings.pid, tree=False, clock=clock.now)
-    for runner in Sampler(settings, watched, lambda _health, _snapshot: None, clock=clock).runners():
+    whole = replace(settings, host_metrics="always")  # whoever reports it
+    for runner in Sampler(whole, watched, lambda _health, _snapshot: None, clock=clock).runners():
         yield Examination(runner.lane, partial(_look_at_part, runner.part))
     if settings.pid is not None:
         yield Examination(f"process {settings.pid}", partial(_look_at_process, watched))

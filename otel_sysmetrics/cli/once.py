@@ -61,7 +61,7 @@ def take(  # noqa: PLR0913 - each is an option of the commands
         raise click.ClickException(OFF)
     attachment = Attachment(
         provider,
-        replace(settings, sampling_interval=window),
+        replace(settings, sampling_interval=window, host_metrics="always"),
         own=True,
         watch=lambda: settings.pid,
         clock=clock,
