@@ -1,0 +1,158 @@
+"""Many processes of one job on one host, seen from the backend."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from tests.fakes import PATIENCE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.conftest import StartOtelcol
+    from tests.otelcol import Otelcol, Point
+
+pytestmark = [pytest.mark.otelcol, pytest.mark.skipif(os.name == "nt", reason="gunicorn is a program for POSIX")]
+
+INTERVAL: Final = 0.5
+HOST_TAGS: Final = ("memory_percent", "cpu.cpu_percent", "network.sent")
+HEALTH: Final = "sysmetrics.collector.success"
+PROCESS_TAGS: Final = ("proc.memory.rssMB", "proc.cpu.threads")
+
+
+def stream(point: Point) -> tuple[object, ...]:
+    """Return what a backend tells streams apart by."""
+    return (
+        point.resource.get("service.instance.id"),
+        point.resource.get("process.pid"),
+        point.attributes.get("process.pid"),
+        point.attributes.get("collector"),
+        point.attributes.get("part"),
+    )
+
+
+class Watch:
+    """What a backend received lately."""
+
+    def __init__(self, backend: Otelcol) -> None:
+        self.backend = backend
+
+    def streams(self, since: int, tag: str) -> Counter[tuple[object, ...]]:
+        """Return how often each stream of a tag came."""
+        return Counter(stream(point) for point in self.backend.points() if point.name == tag and point.time_ns > since)
+
+    def settles(self, condition: Callable[[int], bool], window: float = 6 * INTERVAL) -> bool:
+        """Wait until the condition holds for what came within a window; looked at after each."""
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            since = time.time_ns()
+            time.sleep(window)
+            if condition(since):
+                return True
+        return False
+
+
+def lock_holder() -> int | None:
+    """Return the pid of who holds the lock by which the processes of the test agree."""
+    (file,) = (entry for entry in os.scandir(os.environ["XDG_RUNTIME_DIR"]) if entry.name.endswith(".lock"))
+    with open("/proc/locks", encoding="ascii") as locks:
+        held = [line.split() for line in locks if line.split()[5].endswith(f":{file.inode()}")]
+    return next((int(fields[4]) for fields in held if "->" not in fields), None)
+
+
+class Gunicorn:
+    """A gunicorn with four workers under opentelemetry-instrument."""
+
+    def __init__(self, folder: Path, backend: Otelcol, *arguments: str) -> None:
+        (folder / "service.py").write_text("def app(environ, start):\n    start('200 OK', [])\n    return [b'']\n")
+        scripts = os.path.dirname(sys.executable)
+        environment = {
+            **os.environ,
+            "OTEL_SERVICE_NAME": "web",
+            "OTEL_EXPORTER_OTLP_ENDPOINT": backend.http_endpoint,
+            "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+            "OTEL_TRACES_EXPORTER": "none",
+            "OTEL_LOGS_EXPORTER": "none",
+            "OTEL_METRIC_EXPORT_INTERVAL": str(INTERVAL * 1000),
+            "OTEL_PYTHON_SYSMETRICS_SAMPLING_INTERVAL": str(INTERVAL),
+        }
+        self.log = folder / "gunicorn.log"
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [
+                    os.path.join(scripts, "opentelemetry-instrument"),
+                    os.path.join(scripts, "gunicorn"),
+                    "--workers=4",
+                    "--bind=127.0.0.1:0",
+                    *arguments,
+                    "service:app",
+                ],
+                cwd=folder,
+                env=environment,
+                stdout=log,
+                stderr=log,
+            )
+
+    def workers(self) -> set[int]:
+        """Return the pids of the workers."""
+        found = subprocess.run(
+            ["ps", "-o", "pid=", "--ppid", str(self.process.pid)], stdout=subprocess.PIPE, check=False
+        )
+        return {int(pid) for pid in found.stdout.split()}
+
+    def stop(self) -> None:
+        """End it with its workers."""
+        self.process.terminate()
+        try:
+            self.process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+
+
+@pytest.fixture
+def backend(otelcol: StartOtelcol) -> Otelcol:
+    return otelcol()
+
+
+@pytest.fixture(params=[(), ("--preload",)], ids=["each worker loads", "preloaded"])
+def gunicorn(backend: Otelcol, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Gunicorn]:
+    server = Gunicorn(tmp_path, backend, *request.param)
+    yield server
+    server.stop()
+
+
+def test_four_workers_of_gunicorn_are_one_host_and_themselves(backend: Otelcol, gunicorn: Gunicorn) -> None:
+    """One stream of each host tag, one of each process tag per worker; also after kill -9 and a reload."""
+    watch = Watch(backend)
+
+    def is_one_host_and_every_process(since: int) -> bool:
+        hosts = [watch.streams(since, tag) for tag in HOST_TAGS]
+        healths = watch.streams(since, HEALTH)
+        parts = {stream[3:] for stream in healths}
+        processes = [watch.streams(since, tag) for tag in PROCESS_TAGS]
+        return (
+            [len(streams) for streams in hosts] == [1] * len(hosts)
+            and len(healths) == len(parts) > 0
+            # The master is instrumented too.
+            and [len(streams) for streams in processes] == [5] * len(processes)
+        )
+
+    assert watch.settles(is_one_host_and_every_process)
+    workers = gunicorn.workers()
+    assert len(workers) == 4
+
+    while (reporter := lock_holder()) != gunicorn.process.pid:
+        os.kill(reporter, signal.SIGKILL)
+        assert watch.settles(lambda since: lock_holder() != reporter and is_one_host_and_every_process(since))
+
+    gunicorn.process.send_signal(signal.SIGHUP)
+    assert watch.settles(lambda since: not workers & gunicorn.workers() and is_one_host_and_every_process(since))
