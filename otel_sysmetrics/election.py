@@ -14,6 +14,7 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from otel_sysmetrics.importing import importing
 from otel_sysmetrics.settings import job_variables, runtime_folder
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class Election:
         if self._impossible:
             return True
         try:
-            with self._lock:
+            with self._lock, importing():
                 return not self._over and self._take()
         except OSError as error:
             self._impossible = True
