@@ -1,14 +1,218 @@
-"""Placeholder."""
+"""AWS Trainium and Inferentia, as neuron-monitor reports them: one long-lived program that writes a line per period."""
 
-from otel_sysmetrics.catalog import CATALOG
-from otel_sysmetrics.collector import Collector, Context, NotHere, Part
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_sysmetrics.catalog import trainium
+from otel_sysmetrics.collector import NotHere, Part, Unavailable
+from otel_sysmetrics.reading import Reading, sane_value
+from otel_sysmetrics.sources.tools import Feed, ToolError, find
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from otel_sysmetrics.collector import Context
+    from otel_sysmetrics.spec import MetricSpec
+
+_PROGRAM: Final = "neuron-monitor"
+_VENDOR_FOLDER: Final = "/opt/aws/neuron/bin"
+_LEAST_PERIOD: Final = 1.0
+_PERIODS_KEPT: Final = 3
+_LONGEST_PAUSE: Final = 300.0
+_MOST_CORES: Final = 4096
+_FULL: Final = 100.0
+
+_USED: Final = ("memory_used", "neuron_runtime_used_bytes")
+_HOST: Final = (*_USED, "usage_breakdown", "host")
+_CORES: Final = (*_USED, "usage_breakdown", "neuroncore_memory_usage")
+
+# Spec and where its bytes lie in a runtime's report; tools before 2.x say `device`.
+_OF_RUNTIME: Final[tuple[tuple[MetricSpec, tuple[tuple[str, ...], ...]], ...]] = (
+    (trainium.HOST_MEMORY, ((*_USED, "host"),)),
+    (trainium.DEVICE_MEMORY, ((*_USED, "neuron_device"), (*_USED, "device"))),
+    (trainium.HOST_APPLICATION, ((*_HOST, "application_memory"),)),
+    (trainium.HOST_CONSTANTS, ((*_HOST, "constants"),)),
+    (trainium.HOST_DMA_BUFFERS, ((*_HOST, "dma_buffers"),)),
+    (trainium.HOST_TENSORS, ((*_HOST, "tensors"),)),
+)
+# Spec, where the cores lie, and the key below each.
+_OF_CORE: Final[tuple[tuple[MetricSpec, tuple[str, ...], str], ...]] = (
+    (trainium.UTILIZATION, ("neuroncore_counters", "neuroncores_in_use"), "neuroncore_utilization"),
+    (trainium.CORE_CONSTANTS, _CORES, "constants"),
+    (trainium.CORE_MODEL_CODE, _CORES, "model_code"),
+    (trainium.CORE_SCRATCHPAD, _CORES, "model_shared_scratchpad"),
+    (trainium.CORE_RUNTIME, _CORES, "runtime_memory"),
+    (trainium.CORE_TENSORS, _CORES, "tensors"),
+)
+_SPECS: Final = (*(spec for spec, _ in _OF_RUNTIME), *(spec for spec, _, _ in _OF_CORE))
 
 
-def parts(_context: Context) -> tuple[Part, ...]:
+def parts(context: Context) -> tuple[Part, ...]:
     """Return the one part."""
-    return (Part("trainium", None, tuple(s for s in CATALOG.values() if "trainium" in s.collectors), probe),)
+    return (Part("trainium", None, _SPECS, lambda: probe(context)),)
 
 
-def probe() -> Collector:
-    """Find nothing yet."""
-    raise NotHere("not written yet")
+def probe(context: Context) -> TrainiumCollector:
+    """Look for a Neuron device and the program that reads it; raises NotHere or Unavailable."""
+    devices = [name for name in context.files.names("dev") if name.startswith("neuron") and name[6:].isdecimal()]
+    if not devices:
+        raise NotHere("no /dev/neuron0")
+    path = find(_PROGRAM) or find(_PROGRAM, _VENDOR_FOLDER)
+    if path is None:
+        raise Unavailable(
+            f"{len(devices)} Neuron devices, and no {_PROGRAM} on PATH or in {_VENDOR_FOLDER}",
+            "install aws-neuronx-tools",
+        )
+    return TrainiumCollector(path, len(devices), context)
+
+
+class TrainiumCollector:
+    """What all Neuron runtimes of the host use together."""
+
+    def __init__(self, path: str, devices: int, context: Context) -> None:
+        self._path = path
+        self._devices = devices
+        self._clock = context.clock
+        self._config = context.settings.neuron_monitor_config
+        self._period = max(context.settings.sampling_interval, _LEAST_PERIOD)
+        self._feed: Feed | None = None
+        self._deaths = 0
+        self._not_before = 0.0
+        self._since = 0.0
+        self._report: Mapping[str, Any] | None = None
+
+    def sample(self) -> tuple[Reading, ...]:
+        """Return what the newest line says; raises ToolError where the program has died or fallen silent."""
+        self._read()
+        if self._report is None:
+            return ()
+        return tuple(readings(self._report))
+
+    def describe(self) -> str:
+        """Say what was found."""
+        hardware = _down(self._report, ("neuron_hardware_info",)) or {}
+        kind = hardware.get("neuron_device_type") if isinstance(hardware, dict) else None
+        runtimes = len(list(_reports(self._report or {})))
+        words = [f"{self._devices} {kind or 'Neuron'} device{'s' * (self._devices != 1)} through {self._path}"]
+        return ", ".join([*words, f"{runtimes} runtimes"] if self._report is not None else words)
+
+    def close(self) -> None:
+        """End the program."""
+        if self._feed is not None:
+            self._feed.close()
+
+    def _read(self) -> None:
+        now = self._clock()
+        if self._feed is None:
+            self._start(now)
+        assert self._feed is not None  # noqa: S101 - made above
+        try:
+            # The first line comes after a period; a short one is worth waiting for.
+            first = self._report is None and self._period <= _LEAST_PERIOD
+            lines = self._feed.lines(2 * self._period if first else 0.0)
+        except ToolError:
+            self._died(now)
+            raise
+        for line in reversed(lines):
+            if (report := parse(line)) is not None:
+                self._report, self._since, self._deaths = report, now, 0
+                return
+        if now - self._since > _PERIODS_KEPT * self._period:
+            self._died(now)
+            raise ToolError(f"{self._path} has written nothing for {_PERIODS_KEPT} periods")
+
+    def _start(self, now: float) -> None:
+        if now < self._not_before:
+            raise ToolError(f"{self._path} keeps ending and is started again in {self._not_before - now:.0f} s")
+        text = "" if self._config else json.dumps(configuration(self._period))
+        self._since = now
+        self._feed = Feed((self._path, "-c", self._config or "/dev/stdin"), text)
+
+    def _died(self, now: float) -> None:
+        self.close()
+        self._feed = self._report = None
+        self._deaths += 1
+        self._not_before = now + self._pause()
+
+    def _pause(self) -> float:
+        """Seconds until it is started anew: at once the first time, ever later while it keeps dying."""
+        import tenacity
+
+        state = tenacity.RetryCallState(tenacity.Retrying(), None, (), {})
+        state.attempt_number = self._deaths
+        wait = tenacity.wait_exponential(multiplier=self._period / 2, max=_LONGEST_PAUSE)
+        return wait(state) if self._deaths > 1 else 0.0
+
+
+def configuration(period: float) -> dict[str, Any]:
+    """Return what neuron-monitor is asked for: what our tags need, once per period of seconds."""
+    metrics = [{"type": "neuroncore_counters"}, {"type": "memory_used"}]
+    return {
+        "period": f"{period:g}s",
+        "neuron_runtimes": [{"tag_filter": ".*", "metrics": metrics}],
+        "system_metrics": [],
+    }
+
+
+def parse(line: str) -> Mapping[str, Any] | None:
+    """Return the report that a line holds, None for a notice, half a line and whatever else is none."""
+    try:
+        found = json.loads(line)
+    except (RecursionError, ValueError):
+        return None
+    return found if isinstance(found, dict) and isinstance(found.get("neuron_runtime_data"), list) else None
+
+
+def readings(report: Mapping[str, Any]) -> Iterator[Reading]:
+    """Yield what a report says, summed over all runtimes: each lists every core, with zeros for those of others."""
+    runtimes = list(_reports(report))
+    for spec, paths in _OF_RUNTIME:
+        known = [
+            next((found for path in paths if (found := _bytes(_down(of, path))) is not None), None) for of in runtimes
+        ]
+        yield Reading(spec, _sum(known))
+    for spec, path, key in _OF_CORE:
+        sane: Callable[[object], float | None] = _share if spec is trainium.UTILIZATION else _bytes
+        cores: dict[int, list[float | None]] = {}
+        for of in runtimes:
+            found = _down(of, path)
+            for name, values in found.items() if isinstance(found, dict) else ():
+                if isinstance(name, str) and name.isascii() and name.isdecimal() and int(name[:5]) < _MOST_CORES:
+                    cores.setdefault(int(name), []).append(sane(_down(values, (key,))))
+        for core, parts_of_it in sorted(cores.items()):
+            total = _sum(parts_of_it)
+            if spec is trainium.UTILIZATION and total is not None:
+                total = min(total, _FULL)
+            yield Reading(spec, total, {"core": core})
+
+
+def _reports(report: Mapping[str, Any]) -> Iterator[object]:
+    found = report.get("neuron_runtime_data")
+    for runtime in found if isinstance(found, list) else ():
+        if isinstance(runtime, dict):
+            yield runtime.get("report")
+
+
+def _down(found: object, path: tuple[str, ...]) -> Any:  # noqa: ANN401 - whatever JSON has there
+    for key in path:
+        if not isinstance(found, dict):
+            return None
+        found = found.get(key)
+    return found
+
+
+def _bytes(value: object) -> float | None:
+    found = sane_value(value)
+    return found if found is not None and found >= 0 else None
+
+
+def _share(value: object) -> float | None:
+    found = sane_value(value)
+    return found if found is not None and 0 <= found <= _FULL else None
+
+
+def _sum(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None

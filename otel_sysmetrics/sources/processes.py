@@ -95,6 +95,10 @@ class WatchedProcess:
         self._walks: dict[bool, tuple[tuple[int, int], Walk]] = {}
         self._walking: dict[bool, tuple[int, int]] = {}
 
+    def is_asked_for(self) -> bool:
+        """Tell whether a process is to be watched, whether or not it is there."""
+        return self._ask_pid() is not None
+
     def pid(self) -> int | None:
         """Return the watched pid, or None where there is none or its process has ended."""
         processes = self.processes()

@@ -26,11 +26,11 @@ class ToolError(Exception):
     """A program that cannot be started, does not answer, writes too much or has ended; the argument says which."""
 
 
-def find(name: str) -> str | None:
-    """Return the absolute path of a program on PATH; never of one that lies in the current directory."""
+def find(name: str, path: str | None = None) -> str | None:
+    """Return the absolute path of a program on PATH, or in the folders of `path`; never in the current directory."""
     if os.name == "nt":  # where none of them is made for
         return None
-    folders = tool_environment().get("PATH", "").split(os.pathsep)
+    folders = (path or tool_environment().get("PATH", "")).split(os.pathsep)
     return shutil.which(name, path=os.pathsep.join(filter(os.path.isabs, folders)) or os.devnull)
 
 

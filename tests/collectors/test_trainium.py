@@ -1,0 +1,261 @@
+"""Trainium and Inferentia: neuron-monitor as it answers, dies, falls silent and is not there."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from otel_sysmetrics.collector import NotHere, Unavailable
+from otel_sysmetrics.collectors.trainium import parse, readings
+from otel_sysmetrics.sources.tools import ToolError
+from tests.parts import CAPTURES, SHARED, Bench, children_of, program, tree, until, values
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SAMPLES: Final = SHARED / "samples" / "neuron"
+OURS: Final = CAPTURES / "trainium"
+
+
+def report(*runtimes: dict[str, Any], **more: object) -> str:
+    return json.dumps({"neuron_runtime_data": [{"report": runtime} for runtime in runtimes], **more})
+
+
+def busy(**cores: float) -> dict[str, Any]:
+    return {
+        "neuroncore_counters": {
+            "neuroncores_in_use": {core[1:]: {"neuroncore_utilization": share} for core, share in cores.items()}
+        }
+    }
+
+
+class Monitor:
+    """A machine with a Neuron device and a neuron-monitor that writes what the test puts into a file."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        self.root = tree(folder / "root", {"dev/neuron0": ""})
+        self.script = folder / "script.sh"
+        self.starts = folder / "starts"
+        self.program = program(
+            folder / "bin",
+            "neuron-monitor",
+            f"""
+            echo "$$ $*" >>{self.starts}
+            cat "$2" >{folder}/config
+            . {self.script}
+            """,
+        )
+        monkeypatch.setenv("PATH", f"{folder / 'bin'}:/usr/bin:/bin")
+
+    def does(self, script: str) -> None:
+        """Say what the next neuron-monitor does."""
+        self.script.write_text(script)
+
+    def writes(self, *lines: str) -> None:
+        """Have the next neuron-monitor write lines and live on."""
+        (self.folder / "lines").write_text("".join(f"{line}\n" for line in lines))
+        self.does(f"cat {self.folder}/lines; touch {self.folder}/written; exec sleep 1000")
+
+    def pids(self) -> list[int]:
+        """Return the pids of all that were started."""
+        return [int(line.split()[0]) for line in self.starts.read_text().splitlines()] if self.starts.exists() else []
+
+
+@pytest.fixture
+def monitor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Monitor:
+    return Monitor(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def bench(monitor: Monitor) -> Iterator[Bench]:
+    bench = Bench("trainium", monitor.root, sampling_interval=1)
+    yield bench
+    bench.close()
+
+
+def captures() -> list[Path]:
+    return sorted(OURS.glob("*.json"))
+
+
+@pytest.mark.parametrize("capture", captures(), ids=lambda path: path.stem)
+def test_what_each_model_reports_gives_exactly_its_tags(capture: Path) -> None:
+    recorded = json.loads(capture.read_text())
+
+    assert values(list(readings(parse(json.dumps(recorded["line"])) or {}))) == recorded["tags"]
+
+
+def test_the_recordings_give_the_tags_of_the_rule() -> None:
+    if not SAMPLES.exists():
+        pytest.skip("the recordings are not here")
+    expected = json.loads((SAMPLES / "expected_tags__sum_rule.json").read_text())["files"]
+    for name, of_file in expected.items():
+        line = (SAMPLES / name).read_text().splitlines()[-1]
+        assert values(list(readings(parse(line) or {}))) == pytest.approx(of_file["tags"]), name
+
+
+def test_it_asks_for_its_interval_and_for_what_its_tags_need(monitor: Monitor, bench: Bench) -> None:
+    monitor.writes(report(busy(c0=12.5, c1=0)))
+
+    assert bench.tags() == {"trn.0.neuroncore_utilization": 12.5, "trn.1.neuroncore_utilization": 0}
+
+    config = json.loads((monitor.folder / "config").read_text())
+    assert config["period"] == "1s"
+    assert [metric["type"] for metric in config["neuron_runtimes"][0]["metrics"]] == [
+        "neuroncore_counters",
+        "memory_used",
+    ]
+    assert bench.collector.describe().startswith("1 Neuron device through ")
+
+
+def test_a_users_configuration_is_used_as_it_is(monitor: Monitor, tmp_path: Path) -> None:
+    config = tmp_path / "mine.json"
+    config.write_text('{"period": "7s"}')
+    bench = Bench("trainium", monitor.root, sampling_interval=1, neuron_monitor_config=str(config))
+    monitor.writes(report(busy(c0=1)))
+
+    assert bench.tags() == {"trn.0.neuroncore_utilization": 1}
+
+    assert (monitor.folder / "config").read_text() == config.read_text() == '{"period": "7s"}'
+    bench.close()
+
+
+def test_cores_and_memory_are_summed_over_all_runtimes_and_a_share_is_cut_at_100(
+    monitor: Monitor, bench: Bench
+) -> None:
+    monitor.writes(report(busy(c0=60, c1=0), busy(c0=50, c1=30), busy(c1="N/A", c2=-1)))
+
+    assert bench.tags() == {"trn.0.neuroncore_utilization": 100, "trn.1.neuroncore_utilization": 30}
+
+
+def test_no_identifier_of_an_instance_comes_out(bench: Bench, monitor: Monitor) -> None:
+    monitor.writes(report(busy(c0=1), instance_info={"instance_id": "i-secret", "ami_id": "ami-secret"}))
+
+    assert "secret" not in repr(bench.readings())
+
+
+def test_old_data_is_dropped_after_three_periods_and_the_silent_program_replaced(
+    monitor: Monitor, bench: Bench
+) -> None:
+    """Case 94: the last document would be repeated for ever."""
+    monitor.writes(report(busy(c0=1)))
+    assert bench.tags()
+    assert bench.tags(after=2.9)
+    with pytest.raises(ToolError, match="nothing for 3 periods"):
+        bench.tags(after=0.2)
+
+    monitor.writes(report(busy(c0=2)))
+    assert bench.tags(after=1) == {"trn.0.neuroncore_utilization": 2}
+    assert len(monitor.pids()) == 2
+
+
+test_case_94_neuron_stream_stale = test_old_data_is_dropped_after_three_periods_and_the_silent_program_replaced
+
+
+def test_case_89_neuron_no_device(tmp_path: Path, monitor: Monitor, bench: Bench) -> None:
+    """Without a device nothing is started; a monitor that finds none gives no tag, and no 0 %."""
+    with pytest.raises(NotHere, match="/dev/neuron0"):
+        _ = Bench("trainium", tmp_path / "bare").collector
+
+    monitor.writes('{"neuron_runtime_data": [], "system_data": {"neuron_hw_counters": {"neuron_devices": null}}}')
+    assert bench.tags() == {}
+
+
+def test_a_device_without_the_program_is_said_with_its_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    with pytest.raises(Unavailable, match="no neuron-monitor on PATH") as caught:
+        _ = Bench("trainium", tree(tmp_path / "root", {"dev/neuron0": "", "dev/neuron1": ""})).collector
+    assert "aws-neuronx-tools" in caught.value.remedy
+
+
+def test_case_90_neuron_absent_exit1(monitor: Monitor, bench: Bench, capfd: pytest.CaptureFixture[str]) -> None:
+    """One that ends at once is started ever more rarely, at the rarest every five minutes; nothing of it is shown."""
+    monitor.does("echo 'level=error msg=none' >&2; echo 'flag provided but not defined: -c'; exit 1")
+    tries = []
+    for second in range(4000):
+        before = len(monitor.pids())
+        with pytest.raises(ToolError):
+            while bench.tags(after=1) == {}:
+                pass
+        if len(monitor.pids()) > before:
+            tries.append(second)
+        if len(tries) == 9:
+            break
+    gaps = [later - earlier for earlier, later in zip(tries, tries[1:], strict=False)]
+
+    assert gaps == sorted(gaps)
+    assert 30 < gaps[-1] <= 301
+    assert children_of(os.getpid()) == set()
+    assert capfd.readouterr().err == ""
+
+
+def test_case_91_neuron_no_power_temp() -> None:
+    """An idle device has no runtime: its use is absent, not 0."""
+    assert (
+        list(readings(parse('{"neuron_runtime_data": [], "neuron_hardware_info": {"neuron_device_count": 1}}') or {}))
+        == [reading for reading in readings({}) if reading.value is not None]
+        or values(list(readings({}))) == {}
+    )
+
+
+def test_case_93_neuron_partial_lines(monitor: Monitor, bench: Bench) -> None:
+    """Notices are passed over, half a line waits for its end, the newest document wins, a long one does not stall."""
+    long = report(busy(c0=3), padding="x" * 5_000_000)
+    lines = monitor.folder / "lines"
+    lines.write_text(f"Neuron Tools have changed\n\n{report(busy(c0=1))[:40]}")
+    monitor.does(
+        f"cat {lines}; while [ ! -e {monitor.folder}/more ]; do sleep 0.02; done; "
+        f"cat {monitor.folder}/rest; exec sleep 1000"
+    )
+    (monitor.folder / "rest").write_text(f"{report(busy(c0=1))[40:]}\n{report(busy(c0=2))}\n{long}\n")
+    assert bench.tags() == {}
+
+    (monitor.folder / "more").touch()
+
+    assert until(lambda: bench.tags() == {"trn.0.neuroncore_utilization": 3})
+
+
+def test_it_is_ended_with_its_collector(monitor: Monitor, bench: Bench) -> None:
+    monitor.writes(report(busy(c0=1)))
+    bench.tags()
+    (pid,) = monitor.pids()
+    assert os.path.exists(f"/proc/{pid}")
+
+    bench.close()
+
+    assert until(lambda: not os.path.exists(f"/proc/{pid}"))
+    assert children_of(os.getpid()) == set()
+
+
+json_values: Final = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ["neuron_runtime_data", "report", "neuroncore_counters", "neuroncores_in_use", "0", "1", "memory_used"]
+                + ["neuron_runtime_used_bytes", "usage_breakdown", "host", "neuroncore_memory_usage", "tensors"]
+            ),
+            inner,
+            max_size=3,
+        )
+    ),
+    max_leaves=20,
+)
+
+
+@given(st.text() | json_values.map(json.dumps))
+def test_no_text_makes_the_parser_fail_or_a_0_out_of_nothing(text: str) -> None:
+    found = values(list(readings(parse(text) or {})))
+
+    assert all(value >= 0 for value in found.values())
+    assert not found or any(character.isdecimal() for character in text)
+    if "0" not in text:
+        assert 0 not in found.values()
