@@ -47,15 +47,12 @@ CHOICES: Final[dict[str, tuple[object, list[object], list[str]]]] = {
     "no_cgroup": (True, [True], ["true"]),
     "network_interfaces": (("eth*", "!eth1"), [["eth*", "!eth1"]], ["eth*,!eth1", '["eth*", "!eth1"]']),
     "openmetrics_endpoints": (
-        {"a": Endpoint("http://a:1/m"), "b": Endpoint("https://b/m", {"X": "y"}, timeout=2, series_limit=5)},
+        {"a": Endpoint("http://a:1/m"), "b": Endpoint("https://b/m", {"X": "y"}, timeout=2)},
         [
-            {"a": "http://a:1/m", "b": {"url": "https://b/m", "headers": {"X": "y"}, "timeout": 2, "series_limit": 5}},
-            {"a": Endpoint("http://a:1/m"), "b": Endpoint("https://b/m", {"X": "y"}, timeout=2, series_limit=5)},
+            {"a": "http://a:1/m", "b": {"url": "https://b/m", "headers": {"X": "y"}, "timeout": 2}},
+            {"a": Endpoint("http://a:1/m"), "b": Endpoint("https://b/m", {"X": "y"}, timeout=2)},
         ],
-        [
-            '{"a": "http://a:1/m", "b": {"url": "https://b/m", "headers": {"X": "y"}, "timeout": "2", '
-            '"series_limit": 5}}'
-        ],
+        ['{"a": "http://a:1/m", "b": {"url": "https://b/m", "headers": {"X": "y"}, "timeout": "2"}}'],
     ),
     "openmetrics_filters": (
         (("a.*", ()), ("[bc]", (("gpu", "[01]"), ("x", "y")))),
