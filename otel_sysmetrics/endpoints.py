@@ -43,7 +43,7 @@ class Endpoint:
     `series_limit` is how many series of one scrape are kept.
     """
 
-    url: str
+    url: str = field(repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     bearer_token_file: str | None = None
     ca_file: str | None = None

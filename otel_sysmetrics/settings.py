@@ -100,7 +100,7 @@ class Settings:
     openmetrics_endpoints: Mapping[str, Endpoint] = field(default_factory=dict)
     openmetrics_filters: Filters = ()
     openmetrics_headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    dcgm_exporter: str | None = None
+    dcgm_exporter: str | None = field(default=None, repr=False)
     neuron_monitor_config: str | None = None
     tpu_runtime_ports: tuple[int, ...] | None = None
     apple_gpu_power_limit: float | None = None

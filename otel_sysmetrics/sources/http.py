@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import base64
 import http.client
-import io
 import ipaddress
 import os
 import socket
 import ssl
-import time
 import zlib
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final
@@ -28,6 +26,7 @@ from urllib.request import (
     Request,
 )
 
+from otel_sysmetrics.sources.deadline import Connection, Deadline, SecureConnection
 from otel_sysmetrics.version import __version__
 
 if TYPE_CHECKING:
@@ -59,84 +58,12 @@ def fetch(endpoint: Endpoint, headers: Mapping[str, str], seconds: float) -> Ite
     What was yielded before an error is not the whole.
     """
     try:
-        with _open(endpoint, headers, _Deadline(seconds)) as response:
+        with _open(endpoint, headers, Deadline(seconds)) as response:
             yield from _bounded(_pieces(response), endpoint.body_limit)
     except FetchError:
         raise
     except Exception as error:  # noqa: BLE001 - a server can bring the standard library to many exceptions
         raise _told(error, seconds) from None
-
-
-class _Deadline:
-    """When a request has to be over."""
-
-    def __init__(self, seconds: float) -> None:
-        self._end = time.monotonic() + seconds
-
-    def left(self) -> float:
-        """Return the seconds that are left; raises TimeoutError where there are none."""
-        left = self._end - time.monotonic()
-        if left <= 0:
-            raise TimeoutError
-        return left
-
-
-class _Timed(io.RawIOBase):
-    """A socket's bytes: each read may take what is left of the whole, not a time-out of its own."""
-
-    def __init__(self, source: socket.socket, deadline: _Deadline) -> None:
-        self._socket = source
-        self._raw = source.makefile("rb", buffering=0)
-        self._deadline = deadline
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int | None:  # noqa: ANN401 - any writable buffer
-        self._socket.settimeout(self._deadline.left())
-        return self._raw.readinto(buffer)
-
-    def close(self) -> None:
-        self._raw.close()
-        super().close()
-
-
-class _Socket:
-    """A connected socket whose reader keeps to the deadline."""
-
-    def __init__(self, source: socket.socket, deadline: _Deadline) -> None:
-        self._socket = source
-        self._deadline = deadline
-
-    def makefile(self, *_: object, **__: object) -> io.BufferedReader:
-        return io.BufferedReader(_Timed(self._socket, self._deadline))
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._socket, name)
-
-
-class _Connection(http.client.HTTPConnection):
-    def __init__(self, *arguments: Any, deadline: _Deadline, **keywords: Any) -> None:  # noqa: ANN401 - http.client's own
-        super().__init__(*arguments, **keywords)
-        self._deadline = deadline
-
-    def connect(self) -> None:
-        self.timeout = self._deadline.left()
-        super().connect()
-        self.sock.settimeout(self._deadline.left())
-        self.sock = _Socket(self.sock, self._deadline)
-
-
-class _SecureConnection(http.client.HTTPSConnection):
-    def __init__(self, *arguments: Any, deadline: _Deadline, **keywords: Any) -> None:  # noqa: ANN401 - http.client's own
-        super().__init__(*arguments, **keywords)
-        self._deadline = deadline
-
-    def connect(self) -> None:
-        self.timeout = self._deadline.left()
-        super().connect()
-        self.sock.settimeout(self._deadline.left())
-        self.sock = _Socket(self.sock, self._deadline)
 
 
 class _Opens(AbstractHTTPHandler):
@@ -145,17 +72,17 @@ class _Opens(AbstractHTTPHandler):
     http_request = AbstractHTTPHandler.do_request_
     https_request = AbstractHTTPHandler.do_request_
 
-    def __init__(self, deadline: _Deadline, ca_file: str | None) -> None:
+    def __init__(self, deadline: Deadline, ca_file: str | None) -> None:
         super().__init__()
         self._deadline = deadline
         self._ca_file = ca_file
 
     def http_open(self, request: Request) -> http.client.HTTPResponse:
-        return self.do_open(partial(_Connection, deadline=self._deadline), request)
+        return self.do_open(partial(Connection, deadline=self._deadline), request)
 
     def https_open(self, request: Request) -> http.client.HTTPResponse:
         context = _tls(self._ca_file, _changed(self._ca_file))
-        return self.do_open(partial(_SecureConnection, deadline=self._deadline), request, context=context)
+        return self.do_open(partial(SecureConnection, deadline=self._deadline), request, context=context)
 
 
 class _Redirects(HTTPRedirectHandler):
@@ -186,7 +113,7 @@ class _Proxies(ProxyHandler):
         return super().proxy_open(request, proxy, type)
 
 
-def _open(endpoint: Endpoint, headers: Mapping[str, str], deadline: _Deadline) -> http.client.HTTPResponse:
+def _open(endpoint: Endpoint, headers: Mapping[str, str], deadline: Deadline) -> http.client.HTTPResponse:
     url, secrets = _without_user(endpoint.url)
     secrets |= {**headers, **endpoint.headers}
     if endpoint.bearer_token_file is not None:

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 from otel_sysmetrics.collector import Unavailable
 from otel_sysmetrics.collectors.openmetrics.dcgm import FIELDS, PREFIX, values
-from otel_sysmetrics.collectors.openmetrics.exposition import Exposition, NotMetrics, is_blank
-from otel_sysmetrics.collectors.openmetrics.scrape import Losses, fetched, read_into
+from otel_sysmetrics.collectors.openmetrics.exposition import NotMetrics, is_blank
+from otel_sysmetrics.collectors.openmetrics.scrape import Losses, fetched, read_text
 from otel_sysmetrics.reading import Reading
 from otel_sysmetrics.sources.reported import reported
 
@@ -74,9 +74,10 @@ class DcgmExporter:
     def _samples(self) -> Iterable[tuple[str, Mapping[str, str], float]]:
         if self._queried:
             return fetched(self._endpoint, self._headers, self._interval, _vector)
-        exposition = Exposition(lambda name: () if name in FIELDS else None, self._endpoint.series_limit)
-        fetched(self._endpoint, self._headers, self._interval, partial(read_into, exposition))
-        self._losses.say(exposition, self._endpoint.series_limit)
+        limit = self._endpoint.series_limit
+        read = partial(read_text, lambda name: () if name in FIELDS else None, limit)
+        exposition = fetched(self._endpoint, self._headers, self._interval, read)
+        self._losses.say(exposition, limit)
         return [(series.name, dict(series.labels), value) for series, value in exposition.series.items()]
 
 

@@ -8,9 +8,8 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Final
 
 from otel_sysmetrics.catalog import openmetrics
-from otel_sysmetrics.collectors.openmetrics.exposition import Exposition
 from otel_sysmetrics.collectors.openmetrics.filters import Kept
-from otel_sysmetrics.collectors.openmetrics.scrape import Losses, fetched, read_into
+from otel_sysmetrics.collectors.openmetrics.scrape import Losses, fetched, read_text
 from otel_sysmetrics.reading import Reading
 from otel_sysmetrics.spec import Kind
 
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from otel_sysmetrics.collector import Context
-    from otel_sysmetrics.collectors.openmetrics.exposition import Series
+    from otel_sysmetrics.collectors.openmetrics.exposition import Exposition, Series
     from otel_sysmetrics.endpoints import Endpoint
     from otel_sysmetrics.spec import MetricSpec
 
@@ -63,9 +62,10 @@ class OpenMetrics:
 
     def sample(self) -> Iterator[Reading]:
         """Scrape once; raises Unavailable."""
-        exposition = Exposition(self._kept, self._endpoint.series_limit)
-        fetched(self._endpoint, self._headers, self._interval, partial(read_into, exposition))
-        self._losses.say(exposition, self._endpoint.series_limit)
+        limit = self._endpoint.series_limit
+        read = partial(read_text, self._kept, limit)
+        exposition = fetched(self._endpoint, self._headers, self._interval, read)
+        self._losses.say(exposition, limit)
         self._scraped = exposition
         for series, value in exposition.series.items():
             yield self._reading(series, value)

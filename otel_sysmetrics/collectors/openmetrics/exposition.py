@@ -162,15 +162,17 @@ class Exposition:
             name, position = _quoted_name(text)
             labelled = True
         wanted = self._names.get(name, _NEW)
-        if wanted is _NEW:
-            wanted = self._names[name] = self._want(name)
-            self._good = True
         if wanted is None:
             return
+        if wanted is _NEW:
+            wanted = self._names[name] = self._want(name)
         labels, position = _labels(text, position) if labelled else ({}, position)
         value = _VALUE.fullmatch(text, position)
         if value is None:
             raise _Bad
+        self._good = True
+        if wanted is None:
+            return
         if not wanted.conditions or any(condition(labels) for condition in wanted.conditions):
             self._keep(Series(name, tuple(sorted(labels.items())), wanted.counts, wanted.unit), float(value[1]))
 

@@ -14,6 +14,7 @@ from otel_sysmetrics.sources.http import FetchError, fetch
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from otel_sysmetrics.collectors.openmetrics.exposition import Keeps
     from otel_sysmetrics.endpoints import Endpoint
 
 _T = TypeVar("_T")
@@ -21,29 +22,36 @@ _T = TypeVar("_T")
 _log: Final = logging.getLogger("otel_sysmetrics")
 
 _ATTEMPTS: Final = 3
+_LONGEST_WAIT: Final = 1.0
 
 
 def fetched(endpoint: Endpoint, headers: Mapping[str, str], within: float, read: Callable[[Iterable[bytes]], _T]) -> _T:
-    """Return what `read` makes of an endpoint's answer; raises Unavailable. All attempts end `within` these seconds."""
+    """Return what `read` makes of an endpoint's answer; raises Unavailable.
+
+    All attempts end `within` these seconds; `read` begins anew in each, since one may be cut short.
+    """
     import tenacity
 
     end = time.monotonic() + within
     retrying = tenacity.Retrying(
         retry=tenacity.retry_if_exception(lambda error: isinstance(error, FetchError) and error.passing),
-        stop=tenacity.stop_after_attempt(_ATTEMPTS) | tenacity.stop_before_delay(within)
-        if hasattr(tenacity, "stop_before_delay")
-        else tenacity.stop_after_attempt(_ATTEMPTS) | tenacity.stop_after_delay(within),
-        wait=tenacity.wait_random_exponential(multiplier=0.1, max=1),
+        stop=tenacity.stop_after_attempt(_ATTEMPTS) | tenacity.stop_after_delay(max(within - _LONGEST_WAIT, 0)),
+        wait=tenacity.wait_random_exponential(multiplier=0.1, max=_LONGEST_WAIT),
         reraise=True,
     )
+
+    def attempt() -> _T:
+        return read(fetch(endpoint, headers, min(endpoint.timeout, end - time.monotonic())))
+
     try:
-        return retrying(lambda: read(fetch(endpoint, headers, min(endpoint.timeout, max(end - time.monotonic(), 0)))))
+        return retrying(attempt)
     except (FetchError, NotMetrics) as error:
         raise Unavailable(str(error) if isinstance(error, FetchError) else f"it answers with {error}") from None
 
 
-def read_into(exposition: Exposition, pieces: Iterable[bytes]) -> Exposition:
-    """Feed an answer to an exposition, with a replacement character for each byte that is no UTF-8."""
+def read_text(keeps: Keeps, limit: int, pieces: Iterable[bytes]) -> Exposition:
+    """Read an answer as text, with a replacement character for each byte that is no UTF-8; raises NotMetrics."""
+    exposition = Exposition(keeps, limit)
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     for piece in pieces:
         exposition.feed(decoder.decode(piece))
