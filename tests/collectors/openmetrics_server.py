@@ -8,6 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable, Iterator
 
     Answer = Callable[["Handler"], None]
@@ -52,9 +53,11 @@ class Server(ThreadingHTTPServer):
 
 
 @contextmanager
-def serving(answer: bytes | str | Answer) -> Iterator[Server]:
-    """Serve a body, or whatever a function answers, until the end of the block."""
+def serving(answer: bytes | str | Answer, tls: ssl.SSLContext | None = None) -> Iterator[Server]:
+    """Serve a body, or whatever a function answers, until the end of the block; over TLS where that is given."""
     with Server(("127.0.0.1", 0), Handler) as server:
+        if tls is not None:
+            server.socket = tls.wrap_socket(server.socket, server_side=True)
         server.answer = answer if callable(answer) else lambda request: request.say(answer)
         server.seen = []
         thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)

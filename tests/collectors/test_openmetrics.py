@@ -5,6 +5,9 @@ from __future__ import annotations
 import gzip
 import json
 import logging
+import shutil
+import ssl
+import subprocess
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
 
     from otel_sysmetrics.collector import Collector
     from otel_sysmetrics.reading import Reading
+    from tests.collectors.openmetrics_server import Answer
 
 PREFIX: Final = "OTEL_PYTHON_SYSMETRICS_"
 GPU: Final = 'gpu="{}",UUID="GPU-{}",device="nvidia{}",modelName="NVIDIA H100",{}="node-a"'
@@ -39,6 +43,10 @@ def collector(url: str | None = None, dcgm: str | None = None, **others: Any) ->
     settings = Settings(openmetrics_endpoints=endpoints, dcgm_exporter=dcgm, **others)
     (part,) = parts("openmetrics", replace(context(), settings=settings))
     return part.probe()
+
+
+def saying(body: str) -> Answer:
+    return lambda request: request.say(body)
 
 
 def by_name(readings: Iterable[Reading]) -> dict[str, float | None]:
@@ -71,7 +79,7 @@ def test_a_counter_keeps_the_endpoints_total_and_goes_on_over_a_reset() -> None:
     with serving("# TYPE c counter\nc 100\n") as server:
         endpoint = collector(server.url)
         for total, sent in ((100, 100), (107, 107), (3, 110)):
-            server.answer = lambda request, total=total: request.say(f"# TYPE c counter\nc {total}\n")
+            server.answer = saying(f"# TYPE c counter\nc {total}\n")
             desk.give(*endpoint.sample())
             assert [(point.name, point.value) for point in desk.ask()] == [("openmetrics.ep.c", sent)]
 
@@ -204,14 +212,28 @@ def test_case_108_gone_series_are_gone_and_what_churns_is_bounded(caplog: pytest
     with serving("a 1\n") as server:
         endpoint = collector(server.url)
         for turn in range(25):
-            body = "".join(f'a{{pod="{turn}-{number}"}} 1\n' for number in range(100))
-            server.answer = lambda request, body=body: request.say(body)
+            server.answer = saying("".join(f'a{{pod="{turn}-{number}"}} 1\n' for number in range(100)))
             desk.give(*endpoint.sample())
             assert len(desk.ask()) == (100 if turn < 19 else 0)
 
     said = [record.getMessage() for record in caplog.records if "label sets" in record.getMessage()]
     assert len(said) == 1
     assert "openmetrics.ep.a: 100 label sets over the limit of 1900" in said[0]
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
+def test_a_private_authority_is_trusted_where_it_is_named(tmp_path: Path) -> None:
+    key, certificate = str(tmp_path / "key.pem"), str(tmp_path / "certificate.pem")
+    words = ("-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1")
+    openssl = ("openssl", "req", "-x509", *words, "-keyout", key, "-out", certificate, "-days", "2")
+    subprocess.run(openssl, check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    with serving("a 1\n", context) as server:
+        url = server.url.replace("http:", "https:")
+        assert scrape(url, ca_file=certificate) == {"openmetrics.ep.a": 1}
+        assert trouble(url).startswith("certificate: self")
+        assert trouble(url, ca_file=key) == "ca_file cannot be read"
 
 
 def dcgm_page(node: str = "Hostname") -> str:
