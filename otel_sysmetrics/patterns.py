@@ -106,7 +106,7 @@ def _check(tree: Iterable[Any], *, repeated: bool) -> None:
         if name in _LACKING:
             raise NotAPattern(f"RE2 has no {_LACKING[name]}")
         if repeated and name in (_REPEATS | {"BRANCH"}):
-            raise NotAPattern(f"a quantifier inside a quantified group, {_ONLY_RE2}")
+            raise NotAPattern(f"a quantifier or alternatives inside a quantified group, {_ONLY_RE2}")
         for inner in _inner(value):
             _check(inner, repeated=repeated or name in _REPEATS)
 

@@ -8,6 +8,7 @@ import logging
 import shutil
 import ssl
 import subprocess
+import threading
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -17,12 +18,13 @@ import pytest
 from otel_sysmetrics.catalog import gpu
 from otel_sysmetrics.collector import Unavailable, parts
 from otel_sysmetrics.endpoints import Endpoint
+from otel_sysmetrics.runner import Runner
 from otel_sysmetrics.settings import Settings, SettingsError
 from otel_sysmetrics.sources.reported import report
 from otel_sysmetrics.spec import Kind
 from tests.collectors.openmetrics_server import Handler, serving
 from tests.collectors.test_contract import context
-from tests.fakes import Desk
+from tests.fakes import Desk, ScriptedClock
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -194,6 +196,21 @@ def test_any_other_machine_is_asked_through_the_proxy(monkeypatch: pytest.Monkey
         assert scrape("http://node.invalid/metrics") == {"openmetrics.ep.a": 1}
 
     assert proxy.seen[0][0] == "http://node.invalid/metrics"
+
+
+def test_an_endpoint_that_is_down_is_one_line_and_one_when_it_is_back(caplog: pytest.LogCaptureFixture) -> None:
+    clock = ScriptedClock(60)
+    with serving("a 1\n") as server:
+        answers = iter((200, 500, 404, 404, 200, 200))
+        server.answer = lambda request: request.say("a 1\n", 404 if next(answers, 200) != 200 else 200)
+        settings = Settings(openmetrics_endpoints={"ep": Endpoint(server.url)})
+        (part,) = parts("openmetrics", replace(context(), settings=settings))
+        Runner(part, 5, threading.Event(), lambda health, snapshot: None, clock, bool).run()  # noqa: ARG005
+
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == [
+        "otel-sysmetrics: openmetrics ep: HTTP 404",
+        "otel-sysmetrics: openmetrics ep is back",
+    ]
 
 
 def test_bad_lines_are_said_once(caplog: pytest.LogCaptureFixture) -> None:
