@@ -27,6 +27,7 @@ _LACKING: Final = {
     "ATOMIC_GROUP": "atomic groups",
     "POSSESSIVE_REPEAT": "possessive quantifiers",
 }
+_MOST_TIMES: Final = 1_000
 _REPEATS: Final = frozenset({"MAX_REPEAT", "MIN_REPEAT"})
 # A set as a whole, an escaped character, the beginning of a group, an open count, the end of the text.
 _TOKENS: Final = re.compile(r"\[\^?\]?(?:\\.|\[:|[^\]\\])*\]?|\\.|\(\?[^):=!<]*[):=!<]?|\{,|\$", re.DOTALL)
@@ -90,7 +91,7 @@ def _piece(text: str, *, multiline: bool) -> str:
     if text == "{,":
         return r"\{,"
     if text.startswith("["):
-        if "[:" in text:
+        if "[:" in text or r"\b" in text:
             raise NotAPattern(f"{text}, {_ONLY_RE2}")
         return text[0] + text[1:].replace("[", r"\[") if r"\[" not in text else text
     if text.startswith("\\") and text[1:].isalnum() and text[1] not in _ALIKE and not text[1].isdigit():
@@ -105,6 +106,8 @@ def _check(tree: Iterable[Any], *, repeated: bool) -> None:
     for name, value in ((str(operator), value) for operator, value in tree):
         if name in _LACKING:
             raise NotAPattern(f"RE2 has no {_LACKING[name]}")
+        if name in _REPEATS and any(str(times) != "MAXREPEAT" and times > _MOST_TIMES for times in value[:2]):
+            raise NotAPattern(f"RE2 repeats at most {_MOST_TIMES} times")
         if repeated and name in (_REPEATS | {"BRANCH"}):
             raise NotAPattern(f"a quantifier or alternatives inside a quantified group, {_ONLY_RE2}")
         for inner in _inner(value):

@@ -35,7 +35,24 @@ def test_a_pattern_means_what_it_means_to_re2(pattern: str, found: str, missed: 
 
 
 @pytest.mark.parametrize(
-    "pattern", ["(", "[", "*a", "a**", "a++", "(?=a)", "(?!a)", "(?<=a)b", r"(a)\1", "(?x)a", "(?#x)", "(?>a)", "[a-"]
+    "pattern",
+    [
+        "(",
+        "[",
+        "*a",
+        "a**",
+        "a++",
+        "(?=a)",
+        "(?!a)",
+        "(?<=a)b",
+        r"(a)\1",
+        "(?x)a",
+        "(?#x)",
+        "(?>a)",
+        "[a-",
+        "a{1001}",
+        r"[\b]",
+    ],
 )
 def test_what_re2_does_not_read_is_refused(pattern: str) -> None:
     with pytest.raises(NotAPattern):
