@@ -142,7 +142,8 @@ def seat_name(  # noqa: PLR0913 - everything that tells one job from another
     job = job_variables(environ)
     group = os.getpgrp() if not job and not named and hasattr(os, "getpgrp") else None
     chosen = [getattr(settings, name) for name in _CHOICES]
-    told = repr((boot_id, host_name, chosen, common, sorted(job.items()), group))
+    endpoints = (sorted(settings.openmetrics_endpoints), settings.dcgm_exporter is not None)
+    told = repr((boot_id, host_name, chosen, endpoints, common, sorted(job.items()), group))
     return sha256(told.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 

@@ -37,6 +37,18 @@ OTEL_PYTHON_SYSMETRICS_NO_CGROUP: Final = "OTEL_PYTHON_SYSMETRICS_NO_CGROUP"
 OTEL_PYTHON_SYSMETRICS_NETWORK_INTERFACES: Final = "OTEL_PYTHON_SYSMETRICS_NETWORK_INTERFACES"
 """Globs over network interfaces to count, `!` excludes. Default: all but loopback and members of others."""
 
+OTEL_PYTHON_SYSMETRICS_OPENMETRICS_ENDPOINTS: Final = "OTEL_PYTHON_SYSMETRICS_OPENMETRICS_ENDPOINTS"
+"""OpenMetrics endpoints to scrape, as a JSON object of name to URL or to its settings. Default: none."""
+
+OTEL_PYTHON_SYSMETRICS_OPENMETRICS_FILTERS: Final = "OTEL_PYTHON_SYSMETRICS_OPENMETRICS_FILTERS"
+"""RE2 patterns of series to keep, or a JSON object of pattern to {label: pattern}. Default: everything."""
+
+OTEL_PYTHON_SYSMETRICS_OPENMETRICS_HEADERS: Final = "OTEL_PYTHON_SYSMETRICS_OPENMETRICS_HEADERS"
+"""Headers for every OpenMetrics endpoint, as a JSON object. Default: none."""
+
+OTEL_PYTHON_SYSMETRICS_DCGM_EXPORTER: Final = "OTEL_PYTHON_SYSMETRICS_DCGM_EXPORTER"
+"""URL of a dcgm-exporter, or of a query to a Prometheus that scrapes one. Default: none."""
+
 OTEL_PYTHON_SYSMETRICS_NEURON_MONITOR_CONFIG: Final = "OTEL_PYTHON_SYSMETRICS_NEURON_MONITOR_CONFIG"
 """Configuration file for neuron-monitor, used as it is. Default: one of our own."""
 
@@ -50,10 +62,10 @@ OTEL_PYTHON_SYSMETRICS_SHARED_PID_NAMESPACE: Final = "OTEL_PYTHON_SYSMETRICS_SHA
 """Whether pids here are the host's although the namespace looks like another one. Default: false."""
 
 OTEL_PYTHON_SYSMETRICS_HOST_METRICS: Final = "OTEL_PYTHON_SYSMETRICS_HOST_METRICS"
-"""Whether this process reports what belongs to the whole host: `auto` (one process per job), `always`, `never`."""
+"""Whether this process reports what is of the whole host: `auto` (one per job), `always`, `never`. Default: `auto`."""
 
 OTEL_PYTHON_SYSMETRICS_CHILDREN: Final = "OTEL_PYTHON_SYSMETRICS_CHILDREN"
-"""Whether forked children and those of multiprocessing report: `auto` (all but daemonic ones), `always`, `never`."""
+"""Whether children report: `auto` (all but multiprocessing's daemonic ones), `always`, `never`. Default: `auto`."""
 
 OTEL_PYTHON_SYSMETRICS_RANK_ATTRIBUTES: Final = "OTEL_PYTHON_SYSMETRICS_RANK_ATTRIBUTES"
 """Whether every point carries the rank of a distributed job. Default: false."""

@@ -20,7 +20,7 @@ from opentelemetry import metrics
 from otel_sysmetrics.catalog import health as health_catalog
 from otel_sysmetrics.reading import sane_attributes, sane_value
 from otel_sysmetrics.spec import Kind
-from otel_sysmetrics.trampoline import HealthTrampoline, Trampoline
+from otel_sysmetrics.trampoline import MOST_LABEL_SETS, HealthTrampoline, Trampoline
 from otel_sysmetrics.version import __version__
 
 if TYPE_CHECKING:
@@ -153,6 +153,7 @@ class Instruments:
         self._sane: dict[Hashable, tuple[Mapping[str, AttributeValue], Trampoline | None]] = {}
         self._of_health: dict[Health, dict[str, AttributeValue]] = {}
         self._refused: set[str] = set()
+        self._too_many: dict[str, int] = {}
 
     def attach(self, *, create: bool = True) -> None:
         """Make what was created before serve from here, and see to it that there is something to be asked.
@@ -219,6 +220,8 @@ class Instruments:
                 continue
             if trampoline is not None:
                 points.setdefault(trampoline, []).append((key, attributes, value))
+        for name in tuple(self._too_many):
+            self._say_too_many(name)
         with self._lock:
             if self._detached:
                 return
@@ -235,6 +238,17 @@ class Instruments:
             self._refused.add(spec.tag)
             _log.warning("otel-sysmetrics: %s cannot be sent: %s: %s", spec.tag, type(error).__name__, error)
 
+    def _say_too_many(self, name: str) -> None:
+        """Say once that an instrument has all the label sets that it can have."""
+        count = self._too_many.pop(name, 0)
+        if count and name not in self._refused:
+            self._refused.add(name)
+            _log.warning(
+                "otel-sysmetrics: %s: %d label sets over the limit of %d are left out: for labels that change all "
+                "the time, use otelcol",
+                *(name, count, MOST_LABEL_SETS),
+            )
+
     def _place(self, key: Hashable, reading: Reading) -> tuple[Mapping[str, AttributeValue], Trampoline | None]:
         """Work out a series' attributes and trampoline, None where it is not chosen; done once per series."""
         spec = reading.spec
@@ -243,7 +257,11 @@ class Instruments:
         if self._selection.tag(spec, name):
             labels = {attribute: reading.labels[label] for label, attribute in spec.labels}
             attributes = sane_attributes({**self._everywhere(), **reading.attributes, **labels})
-            placed = (attributes, self._entry.trampoline(spec, name))
+            trampoline = self._entry.trampoline(spec, name)
+            if trampoline.admit(attributes):
+                placed = (attributes, trampoline)
+            else:
+                self._too_many[name] = self._too_many.get(name, 0) + 1
         if len(self._sane) >= MOST_SERIES:
             self._sane.clear()
         self._sane[key] = placed

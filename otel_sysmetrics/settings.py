@@ -6,13 +6,14 @@ import os
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_sysmetrics import values
+from otel_sysmetrics import endpoints, values
 from otel_sysmetrics.catalog import KINDS
 from otel_sysmetrics.environment_variables import PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from otel_sysmetrics.endpoints import Endpoint, Filters
     from otel_sysmetrics.reading import AttributeValue
 
 DEFAULT_INTERVAL: Final = 15.0
@@ -22,8 +23,11 @@ _SAID: Final = 80
 class SettingsError(ValueError):
     """A setting that cannot be read: names where it came from, its value, and what is expected.
 
-    A long value is cut; of a `secret` one nothing is shown.
+    A long value is cut; of a `secret` one nothing is shown. `readable` is what of a map can be read, None where that is
+    not known.
     """
+
+    readable: object = None
 
     def __init__(self, source: str, value: object, expected: str, *, secret: bool = False) -> None:
         text = repr(value)
@@ -42,6 +46,10 @@ _READERS: Final[Mapping[str, Callable[[object], object]]] = {
     "gpu_device_ids": values.devices,
     "no_cgroup": values.flag,
     "network_interfaces": values.globs,
+    "openmetrics_endpoints": endpoints.endpoints,
+    "openmetrics_filters": endpoints.filters,
+    "openmetrics_headers": endpoints.headers,
+    "dcgm_exporter": endpoints.url,
     "neuron_monitor_config": values.file,
     "tpu_runtime_ports": values.ports,
     "apple_gpu_power_limit": values.watts,
@@ -63,6 +71,14 @@ _INSTEAD: Final[Mapping[str, object]] = {
     "network_interfaces": ("!*",),
 }
 
+# What cannot be read here switches off what it is for.
+_OFF: Final[Mapping[str, Mapping[str, object]]] = {
+    "openmetrics_filters": {"openmetrics_endpoints": {}},
+    "openmetrics_headers": {"openmetrics_endpoints": {}, "dcgm_exporter": None},
+}
+
+_SECRET: Final = frozenset({"openmetrics_endpoints", "openmetrics_headers", "dcgm_exporter"})
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -83,6 +99,10 @@ class Settings:
     gpu_device_ids: tuple[str, ...] | None = None
     no_cgroup: bool = False
     network_interfaces: tuple[str, ...] = ()
+    openmetrics_endpoints: Mapping[str, Endpoint] = field(default_factory=dict)
+    openmetrics_filters: Filters = ()
+    openmetrics_headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    dcgm_exporter: str | None = field(default=None, repr=False)
     neuron_monitor_config: str | None = None
     tpu_runtime_ports: tuple[int, ...] | None = None
     apple_gpu_power_limit: float | None = None
@@ -100,7 +120,7 @@ class Settings:
             try:
                 object.__setattr__(self, name, read(value))
             except values.Unreadable as error:
-                raise SettingsError(name, value, str(error)) from None
+                raise SettingsError(name, value, str(error), secret=name in _SECRET) from None
 
     @classmethod
     def load(
@@ -116,6 +136,7 @@ class Settings:
         the default holds, or nothing is selected where the default would send more than was asked for.
         """
         chosen: dict[str, Any] = {}
+        off: dict[str, object] = {}
         for name, source, value in _given(keywords or {}, os.environ if environ is None else environ):
             try:
                 chosen[name] = _read(name, source, value)
@@ -123,9 +144,12 @@ class Settings:
                 if report is None:
                     raise
                 report(error)
-                if name in _INSTEAD:
+                off.update(_OFF.get(name, {}))
+                if error.readable is not None:
+                    chosen[name] = error.readable
+                elif name in _INSTEAD:
                     chosen[name] = _INSTEAD[name]
-        return cls(**chosen)
+        return cls(**{**chosen, **off})
 
 
 def _read(name: str, source: str, value: object) -> object:
@@ -134,7 +158,9 @@ def _read(name: str, source: str, value: object) -> object:
     try:
         return _READERS[name](value)
     except values.Unreadable as error:
-        raise SettingsError(source, value, str(error)) from None
+        wrong = SettingsError(source, value, str(error), secret=name in _SECRET)
+        wrong.readable = getattr(error, "readable", None)
+        raise wrong from None
 
 
 def _given(keywords: Mapping[str, object], environ: Mapping[str, str]) -> Iterable[tuple[str, str, object]]:

@@ -49,6 +49,7 @@ class MetricSpec:
     `collectors` names the kinds that read it.
     `fold` follows from the unit unless given: shares, watts, temperatures, frequencies and rates are averaged.
     `from_zero` is false for the one sort of counter that keeps the source's own total (OpenMetrics).
+    `any_attributes` tells that the labels of the source stand on a point too, whatever they are called.
     Units are UCUM; W&B's MB and GB are bytes/1024² and bytes/1024³, hence `MiBy` and `GiBy`.
     """
 
@@ -63,6 +64,7 @@ class MetricSpec:
     attributes: tuple[str, ...] = ()
     fold: Fold | None = None
     from_zero: bool = True
+    any_attributes: bool = False
     placeholders: tuple[str, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -65,6 +65,9 @@ class Total(NamedTuple):
         return Total(self.total + (value if value < self.last else value - self.last), value)
 
 
+# The SDK keeps at most 2,000 label sets of an instrument, for the life of the process.
+MOST_LABEL_SETS: Final = 1_900
+
 NOTHING: Final[Mapping[Hashable, Series]] = {}
 
 
@@ -79,6 +82,7 @@ class Trampoline:
         # How many updates there were, and what the parts gave: replaced whole, so that a callback needs no lock.
         self._state: tuple[int, Mapping[Health, Served]] = (0, {})
         self._totals: dict[Hashable, Total] = {}
+        self._admitted: set[Hashable] = set()
         self._asked = threading.local()
         self._asked_by_unknown = 0
 
@@ -122,6 +126,14 @@ class Trampoline:
             parts[health] = Served(update, newest, series)
         self._state = (update, parts)
         return health in parts
+
+    def admit(self, attributes: Mapping[str, AttributeValue]) -> bool:
+        """Tell whether a series with these attributes may be served: labels that churn fill what the SDK keeps."""
+        key = frozenset(attributes.items())
+        if key not in self._admitted and len(self._admitted) >= MOST_LABEL_SETS:
+            return False
+        self._admitted.add(key)
+        return True
 
     def forget(self, *, totals: bool = False) -> None:
         """Serve nothing; counters later go on from where they were, unless their totals are forgotten too."""

@@ -105,7 +105,7 @@ class Gunicorn:
     def workers(self) -> set[int]:
         """Return the pids of the workers."""
         found = subprocess.run(
-            ["ps", "-o", "pid=", "--ppid", str(self.process.pid)], stdout=subprocess.PIPE, check=False
+            ["/bin/ps", "-o", "pid=", "--ppid", str(self.process.pid)], stdout=subprocess.PIPE, check=False
         )
         return {int(pid) for pid in found.stdout.split()}
 
@@ -151,6 +151,7 @@ def test_four_workers_of_gunicorn_are_one_host_and_themselves(backend: Otelcol, 
     assert len(workers) == 4
 
     while (reporter := lock_holder()) != gunicorn.process.pid:
+        assert reporter is not None
         os.kill(reporter, signal.SIGKILL)
         assert watch.settles(lambda since: lock_holder() != reporter and is_one_host_and_every_process(since))
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from otel_sysmetrics import environment_variables
 from otel_sysmetrics.catalog import CATALOG, KINDS
 from otel_sysmetrics.collectors.network import Link, choose
+from otel_sysmetrics.endpoints import Endpoint
 from otel_sysmetrics.environment_variables import PREFIX
 from otel_sysmetrics.selection import Selection
 from otel_sysmetrics.settings import Settings, SettingsError, export_interval, otlp_protocol, rank_attributes
@@ -45,6 +46,21 @@ CHOICES: Final[dict[str, tuple[object, list[object], list[str]]]] = {
     "gpu_device_ids": (("0", "12"), [[0, 12], ["0", "12"], "0,12"], ["0,12", "[0, 12]", '["0", "12"]']),
     "no_cgroup": (True, [True], ["true"]),
     "network_interfaces": (("eth*", "!eth1"), [["eth*", "!eth1"]], ["eth*,!eth1", '["eth*", "!eth1"]']),
+    "openmetrics_endpoints": (
+        {"a": Endpoint("http://a:1/m"), "b": Endpoint("https://b/m", {"X": "y"}, timeout=2)},
+        [
+            {"a": "http://a:1/m", "b": {"url": "https://b/m", "headers": {"X": "y"}, "timeout": 2}},
+            {"a": Endpoint("http://a:1/m"), "b": Endpoint("https://b/m", {"X": "y"}, timeout=2)},
+        ],
+        ['{"a": "http://a:1/m", "b": {"url": "https://b/m", "headers": {"X": "y"}, "timeout": "2"}}'],
+    ),
+    "openmetrics_filters": (
+        (("a.*", ()), ("[bc]", (("gpu", "[01]"), ("x", "y")))),
+        [{"a.*": {}, "[bc]": {"gpu": "[01]", "x": "y"}}, (("a.*", ()), ("[bc]", (("gpu", "[01]"), ("x", "y"))))],
+        ['{"a.*": {}, "[bc]": {"gpu": "[01]", "x": "y"}}'],
+    ),
+    "openmetrics_headers": ({"X-Scope": "ml"}, [{"X-Scope": "ml"}], ['{"X-Scope": "ml"}']),
+    "dcgm_exporter": ("http://a:9400/metrics", ["http://a:9400/metrics"], [" http://a:9400/metrics "]),
     "neuron_monitor_config": ("/etc/neuron.json", ["/etc/neuron.json"], ["/etc/neuron.json"]),
     "tpu_runtime_ports": ((8431, 8432), [[8431, 8432], "8431,8432"], ["8431,8432", "[8431, 8432]", " 8431 , 8432 "]),
     "apple_gpu_power_limit": (22.5, [22.5, "22.5"], ["22.5", " 22.5 "]),

@@ -7,14 +7,15 @@ from otel_sysmetrics.spec import Fold, Kind, MetricSpec, Scope
 
 _device: Final = partial(
     MetricSpec,
-    collectors=("nvidia",),
+    collectors=("nvidia", "openmetrics"),
     labels=(("gpu", "gpu.index"),),
-    attributes=("hw.id", "hw.name"),
+    attributes=("hw.id", "hw.name", "host.name"),  # the node, where a dcgm-exporter shows it
 )
-_POWERED: Final = ("nvidia", "amd")
-_EVERY: Final = ("nvidia", "amd", "apple")
-_amd: Final = partial(_device, collectors=("amd",))
-_process: Final = partial(_device, scope=Scope.PROCESS)
+_POWERED: Final = ("nvidia", "amd", "openmetrics")
+_EVERY: Final = ("nvidia", "amd", "apple", "openmetrics")
+_own: Final = partial(_device, collectors=("nvidia",), attributes=("hw.id", "hw.name"))
+_amd: Final = partial(_own, collectors=("amd",))
+_process: Final = partial(_own, scope=Scope.PROCESS)
 _instance: Final = partial(_device, labels=(("gpu", "gpu.index"), ("mig", "gpu.mig.id")))
 
 UTILIZATION: Final = _device(
@@ -43,7 +44,7 @@ MEMORY_ALLOCATED_BYTES: Final = _device(
 TEMPERATURE: Final = _device(
     tag="gpu.{gpu}.temp",
     collectors=_EVERY,
-    attributes=("hw.id", "hw.name", "hw.sensor_location"),
+    attributes=("hw.id", "hw.name", "hw.sensor_location", "host.name"),
     unit="Cel",
     brief="Temperature of the GPU.",
 )
@@ -83,7 +84,7 @@ MEMORY_CLOCK: Final = _device(
     unit="MHz",
     brief="Clock of the memory.",
 )
-GRAPHICS_CLOCK: Final = _device(
+GRAPHICS_CLOCK: Final = _own(
     tag="gpu.{gpu}.graphicsClock",
     unit="MHz",
     brief="Clock of the graphics engine.",
@@ -169,32 +170,32 @@ NVLINK_RECEIVED: Final = _device(
     unit="By/s",
     brief="Bytes that the GPU received over all NVLinks.",
 )
-PCIE_GENERATION: Final = _device(
+PCIE_GENERATION: Final = _own(
     tag="gpu.{gpu}.pcieLinkGen",
     unit="{generation}",
     brief="Generation that the PCIe link runs at.",
     on=False,
 )
-PCIE_WIDTH: Final = _device(
+PCIE_WIDTH: Final = _own(
     tag="gpu.{gpu}.pcieLinkWidth",
     unit="{lane}",
     brief="Lanes that the PCIe link uses.",
     on=False,
 )
-PCIE_SPEED: Final = _device(
+PCIE_SPEED: Final = _own(
     tag="gpu.{gpu}.pcieLinkSpeed",
     unit="bit/s",
     brief="Speed of one lane of the PCIe link.",
     on=False,
     fold=Fold.LAST,
 )
-MAX_PCIE_GENERATION: Final = _device(
+MAX_PCIE_GENERATION: Final = _own(
     tag="gpu.{gpu}.maxPcieLinkGen",
     unit="{generation}",
     brief="Highest generation that the PCIe link can run at.",
     on=False,
 )
-MAX_PCIE_WIDTH: Final = _device(
+MAX_PCIE_WIDTH: Final = _own(
     tag="gpu.{gpu}.maxPcieLinkWidth",
     unit="{lane}",
     brief="Most lanes that the PCIe link can use.",

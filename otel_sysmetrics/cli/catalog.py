@@ -61,8 +61,8 @@ def plain(spec: MetricSpec) -> dict[str, object]:
 
 
 def attributes(spec: MetricSpec) -> list[str]:
-    """Return the keys of all attributes that a spec's points may carry."""
-    return [*(attribute for _, attribute in spec.labels), *spec.attributes]
+    """Return the keys of all attributes that a spec's points may carry; `*` stands for the labels of a source."""
+    return [*(attribute for _, attribute in spec.labels), *spec.attributes, *("*" * spec.any_attributes)]
 
 
 def markdown(specs: Sequence[MetricSpec]) -> str:
@@ -76,6 +76,7 @@ def markdown(specs: Sequence[MetricSpec]) -> str:
         "Units are UCUM; W&B's MB and GB are `MiBy` and `GiBy`.",
         "A value that is not known is no point: never 0.",
         "Counters start at 0 when the process begins to report, which is what *since start* means, and never fall.",
+        "The attribute `*` stands for the labels of the source, under their own names.",
         "What is `off` is switched on with a pattern in `metrics_included`.",
         "",
         "| " + " | ".join(COLUMNS) + " |",

@@ -35,7 +35,7 @@ def test_json_is_for_programs() -> None:
         assert Kind(row["kind"]) is spec.kind
         assert Scope(row["scope"]) is spec.scope
         assert row["on"] is spec.on
-        assert row["attributes"] == [*dict(spec.labels).values(), *spec.attributes]
+        assert row["attributes"] == [*dict(spec.labels).values(), *spec.attributes, *("*" * spec.any_attributes)]
         assert row["meaning"] == spec.brief
         assert row["collectors"] == list(spec.collectors)
 

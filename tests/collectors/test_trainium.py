@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -27,7 +28,7 @@ def report(*runtimes: dict[str, Any], **more: object) -> str:
     return json.dumps({"neuron_runtime_data": [{"report": runtime} for runtime in runtimes], **more})
 
 
-def busy(**cores: float) -> dict[str, Any]:
+def busy(**cores: object) -> dict[str, Any]:
     return {
         "neuroncore_counters": {
             "neuroncores_in_use": {core[1:]: {"neuroncore_utilization": share} for core, share in cores.items()}
@@ -78,6 +79,11 @@ def bench(monitor: Monitor) -> Iterator[Bench]:
     bench = Bench("trainium", monitor.root, sampling_interval=1)
     yield bench
     bench.close()
+
+
+def until_it_fails(bench: Bench) -> None:
+    while bench.tags(after=1) == {}:
+        pass
 
 
 def captures() -> list[Path]:
@@ -182,13 +188,12 @@ def test_case_90_neuron_absent_exit1(monitor: Monitor, bench: Bench, capfd: pyte
     for second in range(4000):
         before = len(monitor.pids())
         with pytest.raises(ToolError):
-            while bench.tags(after=1) == {}:
-                pass
+            until_it_fails(bench)
         if len(monitor.pids()) > before:
             tries.append(second)
         if len(tries) == 9:
             break
-    gaps = [later - earlier for earlier, later in zip(tries, tries[1:], strict=False)]
+    gaps = [later - earlier for earlier, later in pairwise(tries)]
 
     assert gaps == sorted(gaps)
     assert 30 < gaps[-1] <= 301
@@ -234,15 +239,17 @@ def test_it_is_ended_with_its_collector(monitor: Monitor, bench: Bench) -> None:
     assert children_of(os.getpid()) == set()
 
 
+KEYS: Final = (
+    *("neuron_runtime_data", "report", "neuroncore_counters", "neuroncores_in_use", "0", "1", "memory_used"),
+    *("neuron_runtime_used_bytes", "usage_breakdown", "host", "neuroncore_memory_usage", "tensors"),
+)
+
 json_values: Final = st.recursive(
     st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=5),
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(
-            st.sampled_from(
-                ["neuron_runtime_data", "report", "neuroncore_counters", "neuroncores_in_use", "0", "1", "memory_used"]
-                + ["neuron_runtime_used_bytes", "usage_breakdown", "host", "neuroncore_memory_usage", "tensors"]
-            ),
+            st.sampled_from(KEYS),
             inner,
             max_size=3,
         )

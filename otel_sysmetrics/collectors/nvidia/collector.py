@@ -15,6 +15,7 @@ from otel_sysmetrics.collectors.nvidia.power import Sleepers
 from otel_sysmetrics.collectors.nvidia.processes import Tree, computes, pids_are_the_hosts
 from otel_sysmetrics.collectors.nvidia.session import Session, remedy
 from otel_sysmetrics.selection import DEFAULT, Selection
+from otel_sysmetrics.sources.reported import report
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -106,6 +107,7 @@ class NvidiaCollector:
     def close(self) -> None:
         """Shut NVML down, where this is the thread that uses it."""
         if self._session.is_ours:
+            report("nvidia", ())
             self._forget_devices(free=True)
             self._session.close()
 
@@ -136,6 +138,9 @@ class NvidiaCollector:
         self._forget_beyond(count)
         self._judge(count, asked)
         self._chosen.warn(count)
+        report(
+            "nvidia", {device.uuid for index, device in self._devices.items() if index in self._heard and device.uuid}
+        )
         return tuple(readings)
 
     def _read(self, nvml: Nvml, index: int, what: Plan) -> Sequence[Reading] | None:

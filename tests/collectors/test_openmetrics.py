@@ -1,0 +1,396 @@
+"""Endpoints over real HTTP, and the GPUs of a dcgm-exporter."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import logging
+import shutil
+import ssl
+import subprocess
+import threading
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from otel_sysmetrics.catalog import gpu
+from otel_sysmetrics.collector import Unavailable, parts
+from otel_sysmetrics.endpoints import Endpoint
+from otel_sysmetrics.runner import Runner
+from otel_sysmetrics.settings import Settings, SettingsError
+from otel_sysmetrics.sources.reported import report
+from otel_sysmetrics.spec import Kind
+from tests.collectors.openmetrics_server import Handler, serving
+from tests.collectors.test_contract import context
+from tests.fakes import Desk, ScriptedClock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from otel_sysmetrics.collector import Collector
+    from otel_sysmetrics.reading import Reading
+    from tests.collectors.openmetrics_server import Answer
+
+PREFIX: Final = "OTEL_PYTHON_SYSMETRICS_"
+GPU: Final = 'gpu="{}",UUID="GPU-{}",device="nvidia{}",modelName="NVIDIA H100",{}="node-a"'
+
+
+def collector(url: str | None = None, dcgm: str | None = None, **others: Any) -> Collector:  # noqa: ANN401 - an Endpoint's
+    """Return the collector of the one endpoint `ep`, or of a dcgm-exporter."""
+    fields = {name: others.pop(name) for name in tuple(others) if name in Endpoint.__dataclass_fields__}
+    endpoints = {} if url is None else {"ep": Endpoint(url, **fields)}
+    settings = Settings(openmetrics_endpoints=endpoints, dcgm_exporter=dcgm, **others)
+    (part,) = parts("openmetrics", replace(context(), settings=settings))
+    return part.probe()
+
+
+def saying(body: str) -> Answer:
+    return lambda request: request.say(body)
+
+
+def by_name(readings: Iterable[Reading]) -> dict[str, float | None]:
+    return {reading.spec.fill(reading.labels): reading.value for reading in readings if reading.value is not None}
+
+
+def scrape(url: str, **others: Any) -> dict[str, float | None]:  # noqa: ANN401 - an Endpoint's
+    return by_name(collector(url, **others).sample())
+
+
+def trouble(url: str, **others: Any) -> str:  # noqa: ANN401 - an Endpoint's
+    with pytest.raises(Unavailable) as error:
+        scrape(url, **others)
+    return str(error.value)
+
+
+def test_a_series_has_its_own_name_labels_kind_and_unit() -> None:
+    body = "# TYPE c counter\n# UNIT c seconds\n" + 'c_total{code="200"} 7\na:b 1\n'
+    with serving(body) as server:
+        counter, colon = collector(server.url).sample()
+
+    assert (counter.spec.kind, counter.spec.unit, counter.value) == (Kind.COUNTER, "s", 7)
+    assert counter.attributes == {"code": "200"}
+    assert (colon.spec.kind, colon.spec.fill(colon.labels)) == (Kind.GAUGE, "openmetrics.ep.a_b")
+    assert colon.attributes == {"openmetrics.metric": "a:b"}
+
+
+def test_a_counter_keeps_the_endpoints_total_and_goes_on_over_a_reset() -> None:
+    desk = Desk()
+    with serving("# TYPE c counter\nc 100\n") as server:
+        endpoint = collector(server.url)
+        for total, sent in ((100, 100), (107, 107), (3, 110)):
+            server.answer = saying(f"# TYPE c counter\nc {total}\n")
+            desk.give(*endpoint.sample())
+            assert [(point.name, point.value) for point in desk.ask()] == [("openmetrics.ep.c", sent)]
+
+
+def test_case_104_and_112_an_answer_that_is_too_big_is_left() -> None:
+    bomb = gzip.compress(50_000_000 * b"\n")
+    with serving(lambda request: request.say(bomb, Content_Encoding="gzip")) as server:
+        assert trouble(server.url, body_limit=1_000_000) == "an answer of more than 1000000 bytes"
+
+
+def test_gzip_is_unpacked() -> None:
+    with serving(lambda request: request.say(gzip.compress(b"a 1\n"), Content_Encoding="gzip")) as server:
+        assert scrape(server.url) == {"openmetrics.ep.a": 1}
+
+
+@pytest.mark.parametrize("head", ["HTTP/1.1 200 OK\r\n\r\n", ""])
+def test_case_105_an_answer_that_drips_is_over_at_the_deadline(head: str) -> None:
+    def drip(request: Handler) -> None:
+        request.wfile.write(head.encode())
+        for _ in range(200):
+            request.wfile.write(b"a")
+            time.sleep(0.05)
+
+    begun = time.monotonic()
+    with serving(drip) as server:
+        assert trouble(server.url, timeout=0.4) == "no whole answer within 0.4 s"
+        assert time.monotonic() - begun < 3
+
+
+def test_an_answer_that_is_cut_short_gives_nothing() -> None:
+    with serving(lambda request: request.say("a 1\n", Content_Length="100")) as server:
+        assert trouble(server.url) == "an answer that is cut short"
+
+
+def test_what_a_cut_attempt_gave_does_not_count() -> None:
+    with serving("b 1\n") as server:
+        server.answer = lambda request: (
+            request.say("a 1\n", Content_Length="100") if len(server.seen) == 1 else request.say("b 1\n")
+        )
+        assert scrape(server.url) == {"openmetrics.ep.b": 1}
+
+
+def test_what_passes_is_tried_again_and_what_stays_is_not() -> None:
+    with serving("a 1\n") as server:
+        server.answer = lambda request: request.say("a 1\n", 503 if len(server.seen) == 1 else 200)
+        assert scrape(server.url) == {"openmetrics.ep.a": 1}
+        assert len(server.seen) == 2
+        server.seen.clear()
+        server.answer = lambda request: request.say("secret", 404)
+        assert trouble(server.url) == "HTTP 404"
+        assert len(server.seen) == 1
+
+
+def test_case_110_a_page_of_html_is_no_success_and_not_shown() -> None:
+    with serving("<!doctype html>\n<input name=password>\n") as server:
+        assert trouble(server.url) == "it answers with a page of HTML"
+
+
+def test_case_111_the_classic_format_is_asked_for_by_its_name() -> None:
+    with serving("a 1\n") as server:
+        scrape(server.url)
+
+    accepted = server.seen[0][1]["Accept"].split(",")
+    assert accepted[0].startswith("text/plain;version=0.0.4")
+    assert accepted[-1] == "*/*;q=0.1"
+
+
+def test_case_113_credentials_go_to_no_other_origin() -> None:
+    with serving("a 1\n") as other, serving("") as server:
+        server.answer = lambda request: request.say(
+            "", 302, Location="/there" if request.path == "/" else f"{other.url}/metrics"
+        )
+        url = server.url.replace("//", "//user:pass@")
+        assert scrape(url, headers={"X-Key": "s"}, openmetrics_headers={"X-All": "s"}) == {"openmetrics.ep.a": 1}
+
+    assert [path for path, _ in server.seen] == ["/", "/there"]
+    for _, headers in server.seen:
+        assert {"Authorization", "X-Key".capitalize(), "X-All".capitalize()} <= {name.capitalize() for name in headers}
+    assert not {"authorization", "x-key", "x-all"} & {name.lower() for name in other.seen[0][1]}
+
+
+def test_case_113_a_loop_of_redirects_ends() -> None:
+    with serving(lambda request: request.say("", 302, Location="/")) as server:
+        assert trouble(server.url) == "too many redirects"
+        assert len(server.seen) < 10
+
+
+def test_case_114_a_token_is_read_again_from_its_file(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    with serving("a 1\n") as server:
+        endpoint = collector(server.url, bearer_token_file=str(file))
+        with pytest.raises(Unavailable, match="bearer_token_file cannot be read"):
+            tuple(endpoint.sample())
+        for token in ("one", "two"):
+            file.write_text(f"{token}\n", encoding="ascii")
+            tuple(endpoint.sample())
+
+    assert [headers["Authorization"] for _, headers in server.seen] == ["Bearer one", "Bearer two"]
+
+
+def test_no_proxy_is_asked_for_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving("a 1\n") as server:
+        monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+        monkeypatch.delenv("no_proxy", raising=False)
+        assert scrape(server.url) == {"openmetrics.ep.a": 1}
+
+
+def test_any_other_machine_is_asked_through_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving("a 1\n") as proxy:
+        monkeypatch.setenv("http_proxy", proxy.url)
+        monkeypatch.delenv("no_proxy", raising=False)
+        assert scrape("http://node.invalid/metrics") == {"openmetrics.ep.a": 1}
+
+    assert proxy.seen[0][0] == "http://node.invalid/metrics"
+
+
+def test_an_endpoint_that_is_down_is_one_line_and_one_when_it_is_back(caplog: pytest.LogCaptureFixture) -> None:
+    clock = ScriptedClock(60)
+    with serving("a 1\n") as server:
+        answers = iter((200, 500, 404, 404, 200, 200))
+        server.answer = lambda request: request.say("a 1\n", 404 if next(answers, 200) != 200 else 200)
+        settings = Settings(openmetrics_endpoints={"ep": Endpoint(server.url)})
+        (part,) = parts("openmetrics", replace(context(), settings=settings))
+        Runner(part, 5, threading.Event(), lambda health, snapshot: None, clock, bool).run()  # noqa: ARG005
+
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == [
+        "otel-sysmetrics: openmetrics ep: HTTP 404",
+        "otel-sysmetrics: openmetrics ep is back",
+    ]
+
+
+def test_bad_lines_are_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    with serving("a 1\nb\nc\n") as server:
+        endpoint = collector(server.url, series_limit=1)
+        for _ in range(3):
+            tuple(endpoint.sample())
+
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == [
+        "otel-sysmetrics: openmetrics ep: 2 lines cannot be read and are left out"
+    ]
+
+
+def test_case_108_gone_series_are_gone_and_what_churns_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    desk = Desk()
+    with serving("a 1\n") as server:
+        endpoint = collector(server.url)
+        for turn in range(25):
+            server.answer = saying("".join(f'a{{pod="{turn}-{number}"}} 1\n' for number in range(100)))
+            desk.give(*endpoint.sample())
+            assert len(desk.ask()) == (100 if turn < 19 else 0)
+
+    said = [record.getMessage() for record in caplog.records if "label sets" in record.getMessage()]
+    assert len(said) == 1
+    assert "openmetrics.ep.a: 100 label sets over the limit of 1900" in said[0]
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
+def test_a_private_authority_is_trusted_where_it_is_named(tmp_path: Path) -> None:
+    key, certificate = str(tmp_path / "key.pem"), str(tmp_path / "certificate.pem")
+    words = ("-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1")
+    openssl = ("openssl", "req", "-x509", *words, "-keyout", key, "-out", certificate, "-days", "2")
+    subprocess.run(openssl, check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    with serving("a 1\n", context) as server:
+        url = server.url.replace("http:", "https:")
+        assert scrape(url, ca_file=certificate) == {"openmetrics.ep.a": 1}
+        assert trouble(url).startswith("certificate: self")
+        assert trouble(url, ca_file=key) == "ca_file cannot be read"
+
+
+def dcgm_page(node: str = "Hostname") -> str:
+    fields = (
+        *(("DEV_GPU_TEMP", 41), ("DEV_POWER_USAGE", 350), ("DEV_POWER_MGMT_LIMIT", 700), ("DEV_FB_USED", 100)),
+        *(("DEV_FB_FREE", 280), ("DEV_FB_RESERVED", 20), ("PROF_SM_ACTIVE", 0.5), ("DEV_GPU_UTIL", 4294967295)),
+        *(("DEV_TOTAL_ENERGY_CONSUMPTION", 5000), ("PROF_PCIE_TX_BYTES", 9223372036854775792)),
+    )
+    return "".join(f"DCGM_FI_{name}{{{GPU.format(0, 'a', 0, node)}}} {value}\n" for name, value in fields)
+
+
+EXPECTED: Final = {
+    "gpu.0.temp": 41,
+    "gpu.0.powerWatts": 350,
+    "gpu.0.enforcedPowerLimitWatts": 700,
+    "gpu.0.powerPercent": 50,
+    "gpu.0.memoryAllocatedBytes": 100 * 2**20,
+    "gpu.0.memoryAllocated": 25,
+    "gpu.0.smActive": 50,
+    "gpu.0.energyJoules": 5,
+}
+
+
+@pytest.mark.parametrize("node", ["Hostname", "hostname", "node", "instance"])
+def test_a_page_of_dcgm_exporter_becomes_the_tags_of_its_gpus(node: str) -> None:
+    with serving(dcgm_page(node)) as server:
+        readings = tuple(collector(dcgm=f"{server.url}/metrics").sample())
+
+    assert by_name(readings) == EXPECTED
+    for reading in readings:
+        assert reading.attributes == {"hw.id": "GPU-a", "hw.name": "NVIDIA H100", "host.name": "node-a"}
+        assert reading.labels == {"gpu": 0}
+
+
+def test_a_query_to_prometheus_gives_the_same() -> None:
+    result = []
+    for line in dcgm_page().splitlines():
+        name, _, rest = line.partition("{")
+        labels, _, value = rest.rpartition("} ")
+        pairs = (label.split("=") for label in labels.split(","))
+        metric = {"__name__": name, "instance": "10.0.0.1:9400"} | {key: text.strip('"') for key, text in pairs}
+        result.append({"metric": metric, "value": [1700000000, value]})
+    answer = {"status": "success", "data": {"resultType": "vector", "result": [*result, {"metric": 3}]}}
+    with serving(json.dumps(answer)) as server:
+        url = f"{server.url}/prefix/api/v1/query?query=%7Bjob%3D%22dcgm%22%7D"
+        assert by_name(collector(dcgm=url).sample()) == EXPECTED
+        assert server.seen[0][0] == "/prefix/api/v1/query?query=%7Bjob%3D%22dcgm%22%7D"
+        server.answer = lambda request: request.say('{"data": {"resultType": "scalar", "result": [1, "2"]}}')
+        with pytest.raises(Unavailable, match="no instant vector"):
+            tuple(collector(dcgm=url).sample())
+
+
+def test_a_gpu_that_nvml_shows_here_comes_once() -> None:
+    with serving(dcgm_page()) as server:
+        exporter = collector(dcgm=server.url)
+        report("nvidia", ["gpu-A"])
+        try:
+            assert by_name(exporter.sample()) == {}
+        finally:
+            report("nvidia", ())
+        assert by_name(exporter.sample()) == EXPECTED
+
+
+def test_a_mig_instance_has_its_own_tags() -> None:
+    labels = GPU.format(2, "m", 2, "Hostname") + ',GPU_I_PROFILE="1g.10gb",GPU_I_ID="7"'
+    body = (
+        f"DCGM_FI_DEV_FB_USED{{{labels}}} 10\nDCGM_FI_DEV_FB_FREE{{{labels}}} 30\nDCGM_FI_DEV_GPU_TEMP{{{labels}}} 3\n"
+    )
+    with serving(body) as server:
+        assert by_name(collector(dcgm=server.url).sample()) == {
+            "gpu.2.mig.7.memoryAllocatedBytes": 10 * 2**20,
+            "gpu.2.mig.7.memoryAllocated": 25,
+        }
+
+
+def test_gpus_of_two_nodes_share_a_tag_and_differ_by_host() -> None:
+    other = dcgm_page().replace("node-a", "node-b").replace("GPU-a", "GPU-b")
+    with serving(dcgm_page() + other) as server:
+        readings = tuple(collector(dcgm=server.url).sample())
+
+    hosts = {reading.attributes["host.name"] for reading in readings if reading.spec is gpu.TEMPERATURE}
+    assert hosts == {"node-a", "node-b"}
+
+
+def test_with_nothing_named_there_is_no_part() -> None:
+    assert parts("openmetrics", replace(context(), settings=Settings())) == ()
+
+
+def load(**texts: str) -> tuple[Settings, list[str]]:
+    said: list[SettingsError] = []
+    environ = {PREFIX + name.upper(): text for name, text in texts.items()}
+    return Settings.load(environ=environ, report=said.append), [str(error) for error in said]
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        '"ftp://user:s3cret@a/"',
+        '"s3cret"',
+        '"http://a:99999/s3cret"',
+        '"http://a/s3cret x"',
+        '{"url": "http://a", "headers": {"X": "s3cret\\n"}}',
+        '{"url": "http://a", "bearer_token_file": "s3cret"}',
+        '{"url": "http://a", "timeout": "s3cret"}',
+        '{"url": "http://a", "series_limit": 0}',
+        '{"url": "http://a", "nonsense": 1}',
+        '{"headers": {}}',
+        "3",
+    ],
+)
+def test_a_wrong_endpoint_is_off_and_named_and_the_others_go_on(entry: str) -> None:
+    settings, (said,) = load(openmetrics_endpoints=f'{{"bad": {entry}, "good": "http://good/"}}')
+
+    assert list(settings.openmetrics_endpoints) == ["good"]
+    assert said.startswith(f"{PREFIX}OPENMETRICS_ENDPOINTS: expected for 'bad' ")
+    assert "s3cret" not in said
+    with pytest.raises(SettingsError):
+        Settings.load(environ={PREFIX + "OPENMETRICS_ENDPOINTS": f'{{"bad": {entry}}}'})
+
+
+@pytest.mark.parametrize("text", ["(", "a(?=b)", r"(a)\1", '["a", "("]', '{"a": {"l": "("}}', '{"a": 3}', "a++"])
+def test_case_120_a_wrong_filter_is_one_error_and_switches_all_endpoints_off(text: str) -> None:
+    settings, (said,) = load(openmetrics_filters=text, openmetrics_endpoints='{"a": "http://a"}')
+
+    assert settings.openmetrics_endpoints == {}
+    assert said.startswith(f"{PREFIX}OPENMETRICS_FILTERS=")
+
+
+def test_wrong_headers_switch_everything_off_that_they_are_for() -> None:
+    settings, (said,) = load(
+        openmetrics_headers='{"X": "s3cret\\r\\n"}', openmetrics_endpoints='{"a": "http://a"}', dcgm_exporter="http://b"
+    )
+
+    assert (settings.openmetrics_endpoints, settings.dcgm_exporter) == ({}, None)
+    assert said == f"{PREFIX}OPENMETRICS_HEADERS: expected a text of one line for the header X"
+
+
+def test_headers_are_not_in_the_text_of_the_settings() -> None:
+    settings = Settings(
+        openmetrics_headers={"X": "s3cret"}, openmetrics_endpoints={"a": Endpoint("http://u:s3cret@a", {"Y": "s3cret"})}
+    )
+
+    assert "s3cret" not in repr(settings)
