@@ -1,0 +1,70 @@
+"""What `rocm-smi -a --showmeminfo vram --json` of ROCm 4 to 7 says."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_sysmetrics.collectors.amd.document import find_document
+from otel_sysmetrics.collectors.amd.gpu import (
+    Gpu,
+    cap,
+    celsius,
+    count,
+    joules,
+    pci_address,
+    share,
+    unique_id,
+    watts,
+    words,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+PROGRAM: Final = "rocm-smi"
+ARGUMENTS: Final = ("-a", "--showmeminfo", "vram", "--json")
+
+_CARD: Final = re.compile(r"card([0-9]{1,4})")
+_MICRO: Final = 1e-6
+# Instinct has no edge sensor since MI300, an APU has nothing else.
+_SENSORS: Final = ("memory", "junction", "edge")
+
+
+def parse(text: str) -> list[Gpu] | None:
+    """Return the GPUs in the order of their numbers, None where there is no document."""
+    document = find_document(text, _fits)
+    if document is None:
+        return None
+    cards = {int(match[1]): card for key, card in document.items() if (match := _CARD.fullmatch(key))}
+    return [_gpu(index, card) for index, card in sorted(cards.items()) if isinstance(card, dict)]
+
+
+def _fits(document: object) -> bool:
+    return isinstance(document, dict) and any(key == "system" or _CARD.fullmatch(key) for key in document)
+
+
+def _gpu(index: int, card: Mapping[str, Any]) -> Gpu:
+    # Their case changes from release to release (`Card series`), and so does a final colon.
+    keys = {key.strip().rstrip(":").lower(): value for key, value in card.items()}
+
+    def first(read: Callable[[object], Any], *names: str) -> Any:  # noqa: ANN401 - whatever `read` returns
+        return next((found for name in names if (found := read(keys.get(name))) is not None), None)
+
+    return Gpu(
+        index,
+        unique_id=first(unique_id, "unique id"),
+        pci=first(pci_address, "pci bus"),
+        name=first(words, "card series", "device name"),
+        use=first(share, "gpu use (%)"),
+        used=first(count, "vram total used memory (b)"),
+        total=first(count, "vram total memory (b)"),
+        # Never `GPU memory use (%)`: up to ROCm 6.0 that is how busy the memory is, despite its name.
+        allocated=first(share, "gpu memory allocated (vram%)"),
+        activity=first(share, "gpu memory read/write activity (%)", "gpu memory use (%)"),
+        overdrive=first(share, "gpu memory overdrive value (%)"),
+        temperatures=tuple((place, first(celsius, f"temperature (sensor {place}) (c)")) for place in _SENSORS),
+        power=first(watts, "average graphics package power (w)", "current socket graphics package power (w)"),
+        limit=first(cap, "max graphics package power (w)"),
+        energy=first(lambda value: joules(value, _MICRO), "accumulated energy (uj)"),
+    )
