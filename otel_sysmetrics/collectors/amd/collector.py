@@ -38,7 +38,7 @@ def parts(context: Context) -> tuple[Part, ...]:
 
 
 def probe(context: Context) -> AmdCollector:
-    """Take the first source that lists a GPU; raises NotHere, or Unavailable where a tool fails and nothing else helps."""
+    """Take the first source that lists a GPU; raises NotHere, or Unavailable where a tool fails."""
     ids = context.settings.gpu_device_ids
     if ids is not None and not ids:
         raise NotHere("gpu_device_ids names no GPU")
@@ -58,7 +58,7 @@ def probe(context: Context) -> AmdCollector:
             return AmdCollector(source, found, ids)
     if failed is not None:
         raise Unavailable(str(failed), "run it by hand and see what it says")
-    raise NotHere(f"no AMD GPU ({', '.join(tried) or 'no rocm-smi, no amd-smi, no amdgpu driver'})")
+    raise NotHere(f"no AMD GPU in {', '.join(tried)}")
 
 
 class AmdCollector:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from otel_sysmetrics.collectors.amd import rocm_smi
+from otel_sysmetrics.collectors.amd import amd_smi, rocm_smi
+from otel_sysmetrics.collectors.amd.sysfs import Sysfs
 from otel_sysmetrics.sources.tools import Tool, ToolError, find
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from otel_sysmetrics.collector import Context
     from otel_sysmetrics.collectors.amd.gpu import Gpu
 
 # Eight MI300X take rocm-smi several seconds; this runs in a thread of its own.
 _LONGEST: Final = 20.0
+_TRIES: Final = 3
 _VENDOR_FOLDER: Final = "/opt/rocm/bin"
 
 
@@ -48,6 +50,37 @@ class RocmSmi:
         self._tool.close()
 
 
+class AmdSmi:
+    """One run of amd-smi per sample, and one more at first for what stays the same."""
+
+    def __init__(self, path: str, seconds: float = _LONGEST) -> None:
+        self.name = path
+        self._seconds = seconds
+        self._tool = Tool(path)
+        self._static: Mapping[int, Gpu] | None = None
+        self._tries = _TRIES
+
+    def read(self) -> list[Gpu]:
+        """Return what it lists; raises ToolError."""
+        text = self._tool.output(amd_smi.METRIC, self._seconds)
+        found = _document(amd_smi.parse(text), text, self.name)
+        if found and self._static is None and self._tries > 0:
+            self._tries -= 1
+            self._static = self._what_stays()
+        return amd_smi.join(found, self._static or {})
+
+    def close(self) -> None:
+        """End it."""
+        self._tool.close()
+
+    def _what_stays(self) -> Mapping[int, Gpu] | None:
+        # Without it only names and caps are missing, which is no reason to lose the rest; it is asked a few times.
+        try:
+            return amd_smi.parse_static(self._tool.output(amd_smi.STATIC, self._seconds))
+        except ToolError:
+            return None
+
+
 def _document(found: list[Gpu] | None, text: str, name: str) -> list[Gpu]:
     # Without a driver or a GPU they write nothing, or a warning, and exit with 0 (case 62); half a document is a crash.
     if found is None and ("{" in text or "[" in text):
@@ -55,9 +88,22 @@ def _document(found: list[Gpu] | None, text: str, name: str) -> list[Gpu]:
     return found or []
 
 
+def _found(program: str) -> str | None:
+    return find(program) or find(program, _VENDOR_FOLDER)
+
+
 def _rocm_smi(_context: Context) -> Source | None:
-    path = find(rocm_smi.PROGRAM) or find(rocm_smi.PROGRAM, _VENDOR_FOLDER)
+    path = _found(rocm_smi.PROGRAM)
     return RocmSmi(path) if path else None
 
 
-SOURCES: Final[tuple[Callable[[Context], Source | None], ...]] = (_rocm_smi,)
+def _amd_smi(_context: Context) -> Source | None:
+    path = _found(amd_smi.PROGRAM)
+    return AmdSmi(path) if path else None
+
+
+def _sysfs(context: Context) -> Source | None:
+    return Sysfs(context.files)
+
+
+SOURCES: Final[tuple[Callable[[Context], Source | None], ...]] = (_rocm_smi, _amd_smi, _sysfs)

@@ -1,0 +1,120 @@
+"""What `amd-smi metric --json` and `amd-smi static --json` of ROCm 6 and 7 say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_sysmetrics.collectors.amd.document import find_document
+from otel_sysmetrics.collectors.amd.gpu import (
+    Gpu,
+    cap,
+    celsius,
+    count,
+    joules,
+    number,
+    pci_address,
+    share,
+    unique_id,
+    watts,
+    words,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+PROGRAM: Final = "amd-smi"
+METRIC: Final = ("metric", "--json")
+STATIC: Final = ("static", "--json")
+
+# What the tool calls MB is the bytes divided by 1024 twice.
+_UNITS: Final = {"B": 1.0, "KB": 2.0**10, "MB": 2.0**20, "GB": 2.0**30}
+_MOST_GPUS: Final = 4096
+_SENSORS: Final = (("memory", "mem"), ("junction", "hotspot"), ("edge", "edge"), ("gfx", "apu_temperature_gfx"))
+
+
+def parse(text: str) -> list[Gpu] | None:
+    """Return the GPUs of a `metric` document in the order of their numbers, None where there is none."""
+    found = _rows(text)
+    return None if found is None else [_metric(index, row) for index, row in sorted(found.items())]
+
+
+def parse_static(text: str) -> dict[int, Gpu] | None:
+    """Return what stays the same of each GPU, by its number, None where there is no `static` document."""
+    found = _rows(text)
+    return None if found is None else {index: _static(index, row) for index, row in found.items()}
+
+
+def join(gpus: Sequence[Gpu], static: Mapping[int, Gpu]) -> list[Gpu]:
+    """Return GPUs with what stays the same of them."""
+    return [
+        replace(each, unique_id=same.unique_id, pci=same.pci, name=same.name, limit=same.limit)
+        if (same := static.get(each.index)) is not None
+        else each
+        for each in gpus
+    ]
+
+
+def _rows(text: str) -> dict[int, Mapping[str, Any]] | None:
+    document = find_document(text, lambda found: _list(found) is not None)
+    if document is None:
+        return None
+    rows: dict[int, Mapping[str, Any]] = {}
+    for row in _list(document) or ():
+        index = number(row.get("gpu")) if isinstance(row, dict) else None
+        if index is not None and 0 <= index < _MOST_GPUS and index == int(index):
+            rows.setdefault(int(index), row)  # some releases write a GPU twice (case 64)
+    return rows
+
+
+def _list(document: object) -> list[Any] | None:
+    """Return the list of GPUs: bare up to ROCm 6, below `gpu_data` since 7."""
+    found = document.get("gpu_data") if isinstance(document, dict) else document
+    if not isinstance(found, list):
+        return None
+    return found if not found or any(isinstance(row, dict) and "gpu" in row for row in found) else None
+
+
+def _metric(index: int, row: Mapping[str, Any]) -> Gpu:
+    return Gpu(
+        index,
+        use=_first(row, share, "usage.gfx_activity", "usage.apu_average_gfx_activity"),
+        used=_bytes(row, "mem_usage.used_vram"),
+        total=_bytes(row, "mem_usage.total_vram"),
+        activity=_first(row, share, "usage.umc_activity"),
+        overdrive=_first(row, share, "mem_overdrive"),
+        temperatures=tuple((place, _first(row, celsius, f"temperature.{key}")) for place, key in _SENSORS),
+        power=_first(row, watts, "power.socket_power", "power.apu_average_socket_power"),
+        energy=_first(row, joules, "energy.total_energy_consumption"),
+    )
+
+
+def _static(index: int, row: Mapping[str, Any]) -> Gpu:
+    return Gpu(
+        index,
+        unique_id=_first(row, unique_id, "asic.asic_serial"),  # the driver's unique_id under another name
+        pci=_first(row, pci_address, "bus.bdf"),
+        name=_first(row, words, "asic.market_name"),
+        limit=_first(row, cap, "limit.ppt0.socket_power_limit", "limit.socket_power", "limit.max_power"),
+    )
+
+
+def _first(row: Mapping[str, Any], read: Callable[[object], Any], *paths: str) -> Any:  # noqa: ANN401 - as `read`
+    return next((found for path in paths if (found := read(_leaf(row, path)[0])) is not None), None)
+
+
+def _bytes(row: Mapping[str, Any], path: str) -> float | None:
+    value, unit = _leaf(row, path)
+    scale = _UNITS.get(unit)
+    return None if scale is None else count(value, scale)
+
+
+def _leaf(row: Mapping[str, Any], path: str) -> tuple[object, str]:
+    """Return a value and its unit: bare, or as `{"value": 214, "unit": "W"}`; a whole section may be `N/A`."""
+    found: Any = row
+    for key in path.split("."):
+        found = found.get(key) if isinstance(found, dict) else None
+    if not isinstance(found, dict):
+        return found, "MB"
+    unit = found.get("unit")
+    return found.get("value"), unit.upper() if isinstance(unit, str) else "MB"

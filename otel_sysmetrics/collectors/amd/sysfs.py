@@ -1,0 +1,96 @@
+"""What the amdgpu driver's files say, without any tool."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from otel_sysmetrics.collectors.amd.gpu import (
+    Gpu,
+    cap,
+    celsius,
+    count,
+    number,
+    pci_address,
+    share,
+    unique_id,
+    watts,
+    words,
+)
+from otel_sysmetrics.sources.files import fields
+
+if TYPE_CHECKING:
+    from otel_sysmetrics.sources.files import Files
+
+_FOLDER: Final = "sys/class/drm"
+_NODE: Final = re.compile(r"renderD([0-9]{1,5})")
+_SENSOR: Final = re.compile(r"temp[0-9]{1,3}_label")
+_VENDOR: Final = "0x1002"
+_SENSORS: Final = (("memory", "mem"), ("junction", "junction"), ("edge", "edge"))
+_MILLI: Final = 1e-3
+_MICRO: Final = 1e-6
+
+
+class Sysfs:
+    """The render nodes of the amdgpu driver."""
+
+    name = "the amdgpu driver's files"
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+
+    def read(self) -> list[Gpu]:
+        """Return the GPUs in the order of their render nodes."""
+        nodes = {int(match[1]): match[0] for name in self._files.names(_FOLDER) if (match := _NODE.fullmatch(name))}
+        found = [f"{_FOLDER}/{name}/device" for _, name in sorted(nodes.items())]
+        return [_gpu(self._files, index, device) for index, device in enumerate(filter(self._is_amdgpu, found))]
+
+    def close(self) -> None:
+        """Hold nothing."""
+
+    def _is_amdgpu(self, device: str) -> bool:
+        # The older radeon driver has AMD's vendor too, and none of these files.
+        text = self._files.text(device, "vendor")
+        return text is not None and text.strip() == _VENDOR and self._files.exists(device, "mem_info_vram_total")
+
+
+def _gpu(files: Files, index: int, device: str) -> Gpu:
+    def read(name: str) -> str | None:
+        return files.text(device, f"{name}")
+
+    who = Gpu(
+        index,
+        unique_id=unique_id(read("unique_id")),
+        pci=pci_address(fields(files.lines(device, "uevent"), "=").get("PCI_SLOT_NAME")),
+        name=words(read("product_name")),
+    )
+    # Other files than this one wake a GPU that sleeps, or fail, as the kernel likes.
+    if (read("power/runtime_status") or "").strip() == "suspended":
+        return who
+    hwmon = next((f"{device}/hwmon/{name}" for name in files.names(device, "hwmon")), f"{device}/hwmon/none")
+    labels = {
+        (files.text(hwmon, f"{name}") or "").strip(): name.replace("label", "input")
+        for name in files.names(hwmon)
+        if _SENSOR.fullmatch(name)
+    }
+    power = (watts(_scaled(files.text(hwmon, f"{name}"), _MICRO)) for name in ("power1_average", "power1_input"))
+    return replace(
+        who,
+        use=share(read("gpu_busy_percent")),
+        used=count(read("mem_info_vram_used")),
+        total=count(read("mem_info_vram_total")),
+        activity=share(read("mem_busy_percent")),
+        overdrive=share(read("pp_mem_od")),
+        temperatures=tuple(
+            (place, celsius(_scaled(files.text(hwmon, f"{labels[label]}"), _MILLI)) if label in labels else None)
+            for place, label in _SENSORS
+        ),
+        power=next((found for found in power if found is not None), None),
+        limit=cap(_scaled(files.text(hwmon, "power1_cap"), _MICRO)),
+    )
+
+
+def _scaled(text: str | None, scale: float) -> float | None:
+    found = number(text)
+    return None if found is None else found * scale
