@@ -72,7 +72,9 @@ def _list(document: object) -> list[Any] | None:
     found = document.get("gpu_data") if isinstance(document, dict) else document
     if not isinstance(found, list):
         return None
-    return found if not found or any(isinstance(row, dict) and "gpu" in row for row in found) else None
+    # An empty list that is bare may stand in a warning.
+    empty = not found and isinstance(document, dict)
+    return found if empty or any(isinstance(row, dict) and "gpu" in row for row in found) else None
 
 
 def _metric(index: int, row: Mapping[str, Any]) -> Gpu:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final, Protocol
 
 from otel_sysmetrics.collectors.amd import amd_smi, rocm_smi
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 # Eight MI300X take rocm-smi several seconds; this runs in a thread of its own.
 _LONGEST: Final = 20.0
+# A line that begins a document; `[WARNING] no {gpu}` and an empty one do not.
+_HALF: Final = re.compile(r'^\s*(?:\{\s*"|\[\s*\{|[\[{]\s*$)', re.MULTILINE)
 _TRIES: Final = 3
 _VENDOR_FOLDER: Final = "/opt/rocm/bin"
 
@@ -83,7 +86,7 @@ class AmdSmi:
 
 def _document(found: list[Gpu] | None, text: str, name: str) -> list[Gpu]:
     # Without a driver or a GPU they write nothing, or a warning, and exit with 0 (case 62); half a document is a crash.
-    if found is None and ("{" in text or "[" in text):
+    if found is None and _HALF.search(text):
         raise ToolError(f"{name} has written no whole document")
     return found or []
 

@@ -47,8 +47,9 @@ def test_case_56_amd_no_gpu_warning(machine: Machine, capfd: pytest.CaptureFixtu
     tool = 'echo "WARNING: No AMD GPUs specified"; echo oops >&2; echo \'{"system": {"Driver version": "6.3.6"}}\''
     machine.does("rocm-smi", tool)
 
+    bench = machine.bench()
     with pytest.raises(NotHere):
-        _ = machine.bench().collector
+        bench.tags()
     assert capfd.readouterr() == ("", "")
 
 
@@ -75,9 +76,7 @@ def test_case_59_amd_apu_na() -> None:
 
     assert gpu.unique_id is None
     assert gpu.temperature == ("edge", 31)
-    assert gpu.power == 7.222
-    assert gpu.power_share is None
-    assert gpu.activity is None
+    assert (gpu.power, gpu.power_share, gpu.activity) == (7.222, None, None)
 
 
 def test_case_60_amd_presence_check(machine: Machine) -> None:
@@ -119,6 +118,23 @@ def test_case_70_amd_zero_instead_of_na(nothing: str) -> None:
     keys = (ALLOCATED, ACTIVITY, AVERAGE, SOCKET, CAP, "Temperature (Sensor edge) (C)", "VRAM Total Used Memory (B)")
 
     assert tags({"card0": {USE: "0", **dict.fromkeys(keys, nothing)}}) == {"gpu.0.gpu": 0}
+
+
+def test_what_amd_smi_writes_around_its_document_is_passed_over() -> None:
+    text = 'WARNING: [] missing {"groups": []}\n[{"gpu": 1, "usage": {"gfx_activity": "7 %"}}, {"gpu": 1}, "x"]\nbye'
+    (gpu,) = amd_smi.parse(text) or []
+
+    assert (gpu.index, gpu.use) == (1, 7)
+
+
+@pytest.mark.parametrize("document", ["", "[]", "{}", "[WARNING] no {gpu}"])
+@pytest.mark.parametrize("tool", ["rocm-smi", "amd-smi"])
+def test_a_tool_that_lists_no_gpu_means_that_none_is_here(tool: str, document: str, machine: Machine) -> None:
+    machine.has(tool, _=document)
+    bench = machine.bench()
+
+    with pytest.raises(NotHere):
+        bench.tags()
 
 
 def test_case_71_amd_rocm6_new_keys() -> None:
