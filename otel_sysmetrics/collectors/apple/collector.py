@@ -89,6 +89,8 @@ class AppleCollector:
 
     def describe(self) -> str:
         """Say what was found, and what is missing."""
+        for _ in range(2):  # the first look starts the door, the second waits for what it says
+            self._listener.newest()
         words = [f"{_INDEX}: {self._name() or 'Apple GPU'}"]
         if self._seen.cores:
             words.append(f"{self._seen.cores} cores")
