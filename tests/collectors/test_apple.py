@@ -275,6 +275,7 @@ class TestTold:
             ([["GPUPH", [["OFF", 0], ["P1", 0]]]], None),
             ([["GPUPH", [["OFF", -1], ["P1", 3]]]], None),
             ([["GPUPH", [["P1", 1], ["P2", 3]]]], None),
+            ([["GPUPH", [["OFF", 1e308], ["P1", 1e308], [[], 1e308]]]], None),
             ([["GPU_CLTM", [["OFF", 1], ["P1", 3]]]], None),
             ([], None),
             (None, None),
