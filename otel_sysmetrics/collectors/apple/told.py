@@ -70,13 +70,17 @@ def load(states: object) -> float | None:
 
 
 def _active(residencies: object) -> float | None:
-    rows = [(name, sane_value(ticks)) for name, ticks in _rows(residencies, 2)]
-    ticks = [found for _, found in rows if isinstance(found, int) and found >= 0]
-    idle = [found for name, found in rows if str(name) in _IDLE and isinstance(found, int)]
+    rows = [(str(name), _count(ticks)) for name, ticks in _rows(residencies, 2)]
+    ticks = [found for _, found in rows if found is not None]
+    idle = [found for name, found in rows if name in _IDLE and found is not None]
     # Without a state that is known to be idle all of them would look like work.
     if not idle or len(ticks) != len(rows) or not sum(ticks):
         return None
     return 100 * (1 - sum(idle) / sum(ticks))
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63 else None
 
 
 def power(energies: object, seconds: object) -> float | None:
