@@ -36,7 +36,7 @@ class Kept:
             raise StartFailed(f"cannot be given more than {_MOST_STDIN} bytes to read")
         self._owner = os.getpid()
         self._gone = False
-        python = _interpreter()
+        python = interpreter()
         self._is_kept = python is not None
         command = [python, "-I", "-S", _KEEPER, str(self._owner), str(len(stdin)), *arguments] if python else arguments
         source, self._control = os.pipe()
@@ -111,7 +111,7 @@ class Kept:
                 os.close(descriptor)
 
 
-def _interpreter() -> str | None:
+def interpreter() -> str | None:
     """Return a Python that runs the keeper; in a frozen application or under uWSGI `sys.executable` is none."""
     path = sys.executable
     if not path or getattr(sys, "frozen", False) or not os.path.isfile(_KEEPER):
