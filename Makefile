@@ -7,7 +7,7 @@ INSTALL := pip install --quiet --disable-pip-version-check
 # Debian's pip does not know dependency groups, which came with 25.1.
 PIP := 'pip>=25.1'
 
-.PHONY: help demo check check-oldest otelcol bench docs format clean
+.PHONY: help demo check check-oldest otelcol prometheus bench docs format clean
 .DELETE_ON_ERROR:
 
 help: ## list these targets
@@ -26,8 +26,9 @@ check: .venv/installed-dev ## everything that CI checks: format, lint, types, im
 	@# Where it has a logo (from 2.16) it has an option against it.
 	@$(BIN)/lint-imports $$($(BIN)/lint-imports --help | grep -o -e --no-logo)
 	@$(BIN)/otel-sysmetrics catalog --format markdown | diff -u docs/metrics.md - || { echo "docs/metrics.md is stale: make docs"; exit 1; }
-	@# Without otelcol its tests are skipped, or fail where REQUIRE_BUILDS=1.
+	@# Without otelcol and Prometheus their tests are skipped, or fail where REQUIRE_BUILDS=1.
 	@[ -n "$$OTELCOL" ] || collector-config/build-otelcol || true
+	@[ -n "$$PROMETHEUS" ] || collector-config/build-prometheus || true
 	$(BIN)/pytest
 
 check-oldest: .venv-oldest/installed ## the tests on the oldest dependencies that are supported
@@ -35,6 +36,9 @@ check-oldest: .venv-oldest/installed ## the tests on the oldest dependencies tha
 
 otelcol: ## build the OpenTelemetry Collector that the tests use; needs Go
 	@collector-config/build-otelcol
+
+prometheus: ## build the Prometheus that the tests use; needs Go
+	@collector-config/build-prometheus
 
 bench: .venv/installed-dev ## run the benchmarks
 	@for benchmark in benchmarks/*.py; do echo "== $$benchmark"; $(BIN)/python "$$benchmark" || exit; done
@@ -47,7 +51,7 @@ format: .venv/installed-dev ## format the sources and fix what ruff can fix
 	$(BIN)/ruff check --fix-only
 	$(BIN)/ruff format
 
-clean: ## remove the environments and caches in this folder, not the cached otelcol
+clean: ## remove the environments and caches in this folder, not the cached otelcol and Prometheus
 	rm -rf .venv .venv-oldest build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -3,11 +3,12 @@
 import os
 from collections.abc import Collection, Generator, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import pytest
 from hypothesis import settings
 
+from tests import prometheus
 from tests.nvml import H100, Device, NvmlMachine, why_not
 from tests.otelcol import Otelcol, find_binary
 
@@ -44,11 +45,8 @@ def own_locks(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
 @pytest.fixture(scope="session")
 def nvml_builds() -> None:
     """Skip where the NVML stand-in cannot be built; fail where builds are required."""
-    missing = why_not()
-    if missing and os.environ.get("REQUIRE_BUILDS") == "1":
-        pytest.fail(f"{missing} (REQUIRE_BUILDS=1 forbids to skip)", pytrace=False)
-    if missing:
-        pytest.skip(missing)
+    if missing := why_not():
+        _without(missing)
 
 
 @pytest.fixture
@@ -65,10 +63,22 @@ def machine(nvml_builds: None, tmp_path_factory: pytest.TempPathFactory) -> Make
 @pytest.fixture(scope="session")
 def otelcol_binary() -> str:
     """Return the path of otelcol, or skip; fail where builds are required."""
-    binary = find_binary()
-    if binary:
-        return binary
-    missing = "there is no otelcol; build it with: make otelcol"
+    return find_binary() or _without("there is no otelcol; build it with: make otelcol")
+
+
+@pytest.fixture(scope="session")
+def prometheus_binary() -> str:
+    """Return the path of Prometheus, or skip; fail where builds are required."""
+    return prometheus.find_binary() or _without("there is no Prometheus; build it with: make prometheus")
+
+
+@pytest.fixture(scope="session")
+def promtool_binary() -> str:
+    """Return the path of promtool, or skip; fail where builds are required."""
+    return prometheus.find_binary("promtool") or _without("there is no promtool; build it with: make prometheus")
+
+
+def _without(missing: str) -> NoReturn:
     if os.environ.get("REQUIRE_BUILDS") == "1":
         pytest.fail(f"{missing} (REQUIRE_BUILDS=1 forbids to skip)", pytrace=False)
     pytest.skip(missing)

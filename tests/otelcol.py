@@ -7,9 +7,10 @@ import os
 import shutil
 import socket
 import subprocess
+import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, Literal
 
@@ -181,6 +182,37 @@ class Otelcol:
         response: IO[bytes]
         with urllib.request.urlopen(request, timeout=10) as response:
             return response.read().decode()
+
+
+@contextlib.contextmanager
+def running(
+    command: Sequence[str], ports: Sequence[int], environment: Mapping[str, str], timeout: float = 30
+) -> Iterator[None]:
+    """Run a server as long as the block, which begins once it accepts connections at all its ports.
+
+    What it logs is printed at the end, which pytest shows beside a test that failed.
+    """
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**os.environ, **environment}
+        )
+        deadline = time.monotonic() + timeout
+        try:
+            while not all(map(accepts, ports)):
+                if process.poll() is not None or time.monotonic() > deadline:
+                    message = f"{command[0]} accepts no connections; its status is {process.poll()}"
+                    raise RuntimeError(message)
+                time.sleep(0.05)
+            yield
+        finally:
+            process.terminate()
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            log.seek(0)
+            print(log.read().decode(errors="replace"))  # noqa: T201 - pytest keeps it
 
 
 def free_ports(count: int) -> list[int]:

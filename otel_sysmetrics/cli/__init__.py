@@ -12,7 +12,7 @@ import click
 from otel_sysmetrics.settings import SettingsError
 from otel_sysmetrics.version import __version__
 
-COMMANDS: Final = ("run", "exec", "sample", "doctor", "catalog")
+COMMANDS: Final = ("run", "exec", "sample", "doctor", "catalog", "collector-config")
 
 
 class Commands(click.Group):
@@ -26,7 +26,8 @@ class Commands(click.Group):
         """Return a command by name."""
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = import_module(f"otel_sysmetrics.cli.{cmd_name}").command
+        module = cmd_name.replace("-", "_")
+        command: click.Command = import_module(f"otel_sysmetrics.cli.{module}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from otel_sysmetrics.spec import MetricSpec
 
 # OpenMetrics writes units as words, OpenTelemetry as UCUM.
-_UNITS: Final = {
+UNITS: Final = {
     "days": "d",
     "hours": "h",
     "minutes": "min",
@@ -92,7 +92,7 @@ class OpenMetrics:
 @lru_cache(maxsize=256)
 def _spec(counts: bool, unit: str) -> MetricSpec:  # noqa: FBT001 - a key of two
     """Return the catalogue's row as it holds for a series."""
-    known = _UNITS.get(unit, unit)
+    known = UNITS.get(unit, unit)
     return replace(
         openmetrics.SERIES,
         kind=Kind.COUNTER if counts else Kind.GAUGE,

@@ -42,7 +42,7 @@ _SUFFIXES: Final[Mapping[str, frozenset[str]]] = {
     "_info": frozenset({"info"}),
 }
 # What DCGM writes for a value that it does not have, in 32, 64 and floating-point bits.
-_BLANKS: Final = frozenset(map(float, (*range(2**31 - 16, 2**31 - 12), 2**63 - 16, *range(2**47, 2**47 + 4))))
+BLANKS: Final = frozenset(map(float, (*range(2**31 - 16, 2**31 - 12), 2**63 - 16, *range(2**47, 2**47 + 4))))
 
 
 Condition: TypeAlias = "Callable[[Mapping[str, str]], bool]"
@@ -208,7 +208,7 @@ class Exposition:
 
 def is_blank(name: str, value: float) -> bool:
     """Tell whether this is how DCGM says that it does not know."""
-    return value in _BLANKS and name[:5].upper() == "DCGM_"
+    return value in BLANKS and name[:5].upper() == "DCGM_"
 
 
 def _quoted_name(text: str) -> tuple[str, int]:
