@@ -75,7 +75,7 @@ def test_case_59_amd_apu_na() -> None:
     (gpu,) = rocm_smi.parse(json.dumps({"card0": {**card, "Temperature (Sensor edge) (C)": "31.0"}})) or []
 
     assert gpu.unique_id is None
-    assert gpu.temperature == ("edge", 31)
+    assert gpu.temperature == ("edge", 31.0)
     assert (gpu.power, gpu.power_share, gpu.activity) == (7.222, None, None)
 
 
