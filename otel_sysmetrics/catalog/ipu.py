@@ -58,6 +58,5 @@ OTHER: Final = _device(
     unit="",
     brief="Any other number that an IPU has, in the unit that it comes with.",
     labels=(("ipu", "ipu.index"), ("key", "wandb.key")),
-    attributes=("hw.id",),
     on=False,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import lru_cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
@@ -115,12 +116,8 @@ def sample(device: Mapping[str, object]) -> Iterator[Reading]:
         name, value = found
         short = _OTHER_THAN_WORDS.sub("_", key).strip("_")
         unit = next((unit for word, _, unit, *_ in _UNITS if word in key), "")
-        spec = _SPECS.get(short)
-        if spec is not None:
-            yield Reading(spec, value, {"ipu": index}, {"hw.id": str(index), "wandb.key": name})
-        else:
-            other = replace(ipu.OTHER, unit=unit, fold=None)
-            yield Reading(other, value, {"ipu": index, "key": name.removesuffix(_group(key))}, {"hw.id": str(index)})
+        spec = _SPECS.get(short) or _other(short, unit)
+        yield Reading(spec, value, {"ipu": index}, {"hw.id": str(index), "wandb.key": name})
 
 
 def parse_metric(key: str, text: object) -> tuple[str, float] | None:
@@ -142,8 +139,9 @@ def parse_metric(key: str, text: object) -> tuple[str, float] | None:
     return (key, value) if not match[2] else None
 
 
-def _group(key: str) -> str:
-    return next((group for word, group, *_ in _UNITS if word in key), "")
+@lru_cache(maxsize=256)
+def _other(name: str, unit: str) -> MetricSpec:
+    return replace(ipu.OTHER, tag=ipu.OTHER.tag.replace("{key}", name), unit=unit, labels=ipu.CLOCK.labels, fold=None)
 
 
 def _whole(text: object) -> int | None:

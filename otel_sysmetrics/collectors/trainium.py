@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_sysmetrics.catalog import trainium
@@ -21,8 +22,13 @@ _VENDOR_FOLDER: Final = "/opt/aws/neuron/bin"
 _LEAST_PERIOD: Final = 1.0
 _PERIODS_KEPT: Final = 3
 _LONGEST_PAUSE: Final = 300.0
-_MOST_CORES: Final = 4096
+_MOST_DIGITS: Final = 4  # of a core's number
+_FIRST_LINE: Final = 5.0  # seconds that are worth waiting for it: it comes after a period, or is empty and early
+_SETTLED: Final = 60.0
+_DEFAULT_PERIOD: Final = 5.0
 _FULL: Final = 100.0
+_GO_DURATION: Final = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)(ms|s|m|h)")
+_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 _USED: Final = ("memory_used", "neuron_runtime_used_bytes")
 _HOST: Final = (*_USED, "usage_breakdown", "host")
@@ -76,11 +82,14 @@ class TrainiumCollector:
         self._devices = devices
         self._clock = context.clock
         self._config = context.settings.neuron_monitor_config
-        self._period = max(context.settings.sampling_interval, _LEAST_PERIOD)
+        interval = max(context.settings.sampling_interval, _LEAST_PERIOD)
+        self._period = max(interval, _period_of(self._config)) if self._config else interval
+        self._closed = False
         self._feed: Feed | None = None
         self._deaths = 0
         self._not_before = 0.0
-        self._since = 0.0
+        self._since = self._started = 0.0
+        self._waited = False
         self._report: Mapping[str, Any] | None = None
 
     def sample(self) -> tuple[Reading, ...]:
@@ -96,10 +105,14 @@ class TrainiumCollector:
         kind = hardware.get("neuron_device_type") if isinstance(hardware, dict) else None
         runtimes = len(list(_reports(self._report or {})))
         words = [f"{self._devices} {kind or 'Neuron'} device{'s' * (self._devices != 1)} through {self._path}"]
-        return ", ".join([*words, f"{runtimes} runtimes"] if self._report is not None else words)
+        return ", ".join([*words, f"{runtimes} runtime{'s' * (runtimes != 1)}"] if self._report is not None else words)
 
     def close(self) -> None:
         """End the program."""
+        self._closed = True
+        self._end()
+
+    def _end(self) -> None:
         if self._feed is not None:
             self._feed.close()
 
@@ -109,29 +122,39 @@ class TrainiumCollector:
             self._start(now)
         assert self._feed is not None  # noqa: S101 - made above
         try:
-            # The first line comes after a period; a short one is worth waiting for.
-            first = self._report is None and self._period <= _LEAST_PERIOD
-            lines = self._feed.lines(2 * self._period if first else 0.0)
+            lines = self._feed.lines(self._patience())
         except ToolError:
             self._died(now)
             raise
         for line in reversed(lines):
             if (report := parse(line)) is not None:
-                self._report, self._since, self._deaths = report, now, 0
+                self._report, self._since = report, now
+                if now - self._started > _SETTLED:
+                    self._deaths = 0
                 return
         if now - self._since > _PERIODS_KEPT * self._period:
             self._died(now)
             raise ToolError(f"{self._path} has written nothing for {_PERIODS_KEPT} periods")
 
+    def _patience(self) -> float:
+        """Seconds to wait for a line: the first one, and with a short period the next, are worth it."""
+        if self._period <= _LEAST_PERIOD:
+            return 2 * _LEAST_PERIOD
+        waited, self._waited = self._waited, True
+        return 0.0 if waited else min(self._period + _LEAST_PERIOD, _FIRST_LINE)
+
     def _start(self, now: float) -> None:
         if now < self._not_before:
             raise ToolError(f"{self._path} keeps ending and is started again in {self._not_before - now:.0f} s")
         text = "" if self._config else json.dumps(configuration(self._period))
-        self._since = now
+        self._since = self._started = now
+        self._waited = False
         self._feed = Feed((self._path, "-c", self._config or "/dev/stdin"), text)
+        if self._closed:  # by another thread, while this one was starting it
+            self._end()
 
     def _died(self, now: float) -> None:
-        self.close()
+        self._end()
         self._feed = self._report = None
         self._deaths += 1
         self._not_before = now + self._pause()
@@ -147,12 +170,15 @@ class TrainiumCollector:
 
 
 def configuration(period: float) -> dict[str, Any]:
-    """Return what neuron-monitor is asked for: what our tags need, once per period of seconds."""
+    """Return what neuron-monitor is asked for: what our tags need, once per period of seconds.
+
+    The host's memory is asked for as a sign of life: without an application there may be nothing else to say.
+    """
     metrics = [{"type": "neuroncore_counters"}, {"type": "memory_used"}]
     return {
         "period": f"{period:g}s",
         "neuron_runtimes": [{"tag_filter": ".*", "metrics": metrics}],
-        "system_metrics": [],
+        "system_metrics": [{"type": "memory_info"}],
     }
 
 
@@ -162,7 +188,20 @@ def parse(line: str) -> Mapping[str, Any] | None:
         found = json.loads(line)
     except (RecursionError, ValueError):
         return None
-    return found if isinstance(found, dict) and isinstance(found.get("neuron_runtime_data"), list) else None
+    is_report = isinstance(found, dict) and (
+        found.get("neuron_runtime_data", "") is None or isinstance(found.get("neuron_runtime_data"), list)
+    )
+    return found if is_report else None
+
+
+def _period_of(path: str) -> float:
+    """Return the seconds between two lines that a user's configuration asks for."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            found = _GO_DURATION.fullmatch(str(json.load(file).get("period")))
+    except (AttributeError, OSError, RecursionError, ValueError):
+        found = None
+    return float(found[1]) * _SECONDS[found[2]] if found else _DEFAULT_PERIOD
 
 
 def readings(report: Mapping[str, Any]) -> Iterator[Reading]:
@@ -179,7 +218,7 @@ def readings(report: Mapping[str, Any]) -> Iterator[Reading]:
         for of in runtimes:
             found = _down(of, path)
             for name, values in found.items() if isinstance(found, dict) else ():
-                if isinstance(name, str) and name.isascii() and name.isdecimal() and int(name[:5]) < _MOST_CORES:
+                if name.isascii() and name.isdecimal() and len(name) <= _MOST_DIGITS:
                     cores.setdefault(int(name), []).append(sane(_down(values, (key,))))
         for core, parts_of_it in sorted(cores.items()):
             total = _sum(parts_of_it)
@@ -191,13 +230,13 @@ def readings(report: Mapping[str, Any]) -> Iterator[Reading]:
 def _reports(report: Mapping[str, Any]) -> Iterator[object]:
     found = report.get("neuron_runtime_data")
     for runtime in found if isinstance(found, list) else ():
-        if isinstance(runtime, dict):
+        if isinstance(runtime, dict) and not runtime.get("error"):
             yield runtime.get("report")
 
 
 def _down(found: object, path: tuple[str, ...]) -> Any:  # noqa: ANN401 - whatever JSON has there
     for key in path:
-        if not isinstance(found, dict):
+        if not isinstance(found, dict) or found.get("error"):  # beside which stand zeros
             return None
         found = found.get(key)
     return found

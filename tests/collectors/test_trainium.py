@@ -201,6 +201,44 @@ def test_case_90_neuron_absent_exit1(monitor: Monitor, bench: Bench, capfd: pyte
     assert capfd.readouterr().err == ""
 
 
+def test_what_stands_beside_an_error_is_no_value() -> None:
+    used = {"host": 0, "neuron_device": 0}
+    found = parse(
+        report(
+            {"memory_used": {"neuron_runtime_used_bytes": used, "error": "cannot read"}},
+            {"neuroncore_counters": {"neuroncores_in_use": {"0": {"neuroncore_utilization": 0}}, "error": "no"}},
+        )
+    )
+    assert found is not None
+    assert values(list(readings(found))) == {}
+
+
+def test_an_idle_host_that_says_null_is_alive(monitor: Monitor, bench: Bench) -> None:
+    monitor.writes('{"neuron_runtime_data": null}')
+
+    assert bench.tags() == {}
+    assert bench.collector.describe().endswith(", 0 runtimes")
+
+
+def test_a_program_with_a_longer_period_of_the_users_is_not_taken_for_silent(monitor: Monitor, tmp_path: Path) -> None:
+    config = tmp_path / "mine.json"
+    config.write_text('{"period": "1m"}')
+    bench = Bench("trainium", monitor.root, sampling_interval=1, neuron_monitor_config=str(config))
+    monitor.writes(report(busy(c0=1)))
+
+    assert bench.tags()
+    assert bench.tags(after=170)
+    assert len(monitor.pids()) == 1
+    bench.close()
+
+
+def test_an_absurd_number_of_a_core_is_none() -> None:
+    found = parse(report(busy(**{"c" + "1" * 5000: 1, "c00000000000000000000001": 2, "c7": 3})))
+
+    assert found is not None
+    assert values(list(readings(found))) == {"trn.7.neuroncore_utilization": 3}
+
+
 def test_case_91_neuron_no_power_temp() -> None:
     """An idle device has no runtime: its use is absent, not 0."""
     assert (
