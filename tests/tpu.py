@@ -1,0 +1,111 @@
+"""A stand-in for the TPU runtime's metric service: a real gRPC server with messages encoded by protobuf itself."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Final
+
+import grpc
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+PACKAGE: Final = "tpu.monitoring.runtime"
+_KINDS: Final = {"string": 9, "bool": 8, "int64": 3, "double": 1, "message": 11, "bytes": 12}
+# The fields of each message: name, number, kind, and whether it is repeated.
+_MESSAGES: Final[Mapping[str, tuple[tuple[str, int, str, bool], ...]]] = {
+    "MetricRequest": (("metric_name", 1, "string", False), ("skip_node_aggregation", 2, "bool", False)),
+    "MetricResponse": (("metric", 1, "TPUMetric", False),),
+    "TPUMetric": (("name", 1, "string", False), ("description", 2, "string", False), ("metrics", 3, "Metric", True)),
+    "Metric": (("attribute", 1, "Attribute", False), ("gauge", 3, "Gauge", False), ("counter", 4, "Counter", False)),
+    "Attribute": (("key", 1, "string", False), ("value", 2, "AttrValue", False)),
+    "AttrValue": (
+        ("string_attr", 1, "string", False),
+        ("bool_attr", 2, "bool", False),
+        ("int_attr", 3, "int64", False),
+    ),
+    "Gauge": (("as_double", 1, "double", False), ("as_int", 2, "int64", False), ("as_string", 3, "string", False)),
+    "Counter": (("as_double", 1, "double", False), ("as_int", 2, "int64", False)),
+    "SupportedMetric": (("metric_name", 1, "string", False),),
+    "ListSupportedMetricsResponse": (("supported_metric", 1, "SupportedMetric", True),),
+}
+_ONE_OF: Final = {"AttrValue", "Gauge", "Counter"}
+
+
+def _classes() -> dict[str, Any]:
+    file = descriptor_pb2.FileDescriptorProto(name="tpu_stand_in.proto", package=PACKAGE, syntax="proto3")
+    for name, fields in _MESSAGES.items():
+        message = file.message_type.add(name=name)
+        if name in _ONE_OF:
+            message.oneof_decl.add(name="kind")
+        for field, number, kind, repeated in fields:
+            made = message.field.add(name=field, number=number, label=3 if repeated else 1)
+            made.type = _KINDS.get(kind, 11)  # type: ignore[assignment]
+            if kind in _MESSAGES:
+                made.type_name = f".{PACKAGE}.{kind}"
+            if name in _ONE_OF:
+                made.oneof_index = 0
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file) if hasattr(pool, "Add") else pool.AddSerializedFile(file.SerializeToString())
+    return {
+        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{PACKAGE}.{name}")) for name in _MESSAGES
+    }
+
+
+MESSAGES: Final = _classes()
+
+
+def response(name: str, rows: Mapping[int, float], *, key: str = "device-id") -> bytes:
+    """Return a MetricResponse with one gauge per device, an int where the value is one."""
+    found = MESSAGES["MetricResponse"]()
+    found.metric.name = name
+    for device, value in rows.items():
+        row = found.metric.metrics.add()
+        row.attribute.key = key
+        row.attribute.value.int_attr = device
+        if isinstance(value, int):
+            row.gauge.as_int = value
+        else:
+            row.gauge.as_double = value
+    return bytes(found.SerializeToString())
+
+
+class Runtime:
+    """A workload's metric service; what it serves may change while it runs."""
+
+    def __init__(
+        self, served: Mapping[str, Mapping[int, float]], *, lists: bool = True, key: str = "device-id"
+    ) -> None:
+        self.served = dict(served)
+        self.calls: list[str] = []
+        self._lists = lists
+        self._key = key
+        self._server = grpc.server(ThreadPoolExecutor(2))
+        self._server.add_generic_rpc_handlers((self,))
+        self.port = self._server.add_insecure_port("127.0.0.1:0")
+        self._server.start()
+
+    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
+        """Find what answers a method; None is UNIMPLEMENTED."""
+        name = str(details.method).rpartition("/")[2]
+        answers = {"GetRuntimeMetric": self._metric, "ListSupportedMetrics": self._list if self._lists else None}
+        answer = answers.get(name)
+        return grpc.unary_unary_rpc_method_handler(answer) if answer else None
+
+    def stop(self) -> None:
+        """End it, as a workload does that is over."""
+        self._server.stop(None).wait()
+
+    def _metric(self, message: bytes, context: grpc.ServicerContext) -> bytes:
+        name = MESSAGES["MetricRequest"].FromString(message).metric_name
+        self.calls.append(name)
+        if name not in self.served:
+            context.abort(grpc.StatusCode.NOT_FOUND, "no such metric")
+        return response(name, self.served[name], key=self._key)
+
+    def _list(self, _message: bytes, _context: grpc.ServicerContext) -> bytes:
+        found = MESSAGES["ListSupportedMetricsResponse"]()
+        for name in self.served:
+            found.supported_metric.add().metric_name = name
+        return bytes(found.SerializeToString())
