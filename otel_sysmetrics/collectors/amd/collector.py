@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from otel_sysmetrics.catalog import CATALOG, gpu
-from otel_sysmetrics.collector import NotHere, Part, Unavailable
+from otel_sysmetrics.collector import NotHere, Part
 from otel_sysmetrics.collectors.amd.sources import SOURCES
 from otel_sysmetrics.reading import Reading
 from otel_sysmetrics.sources.tools import ToolError
@@ -34,18 +34,26 @@ _SPECS: Final = tuple(spec for spec in CATALOG.values() if "amd" in spec.collect
 
 def parts(context: Context) -> tuple[Part, ...]:
     """Return the one part."""
-    return (Part("amd", None, _SPECS, lambda: probe(context)),)
+    sources: dict[int, Source | None] = {}
+    return (Part("amd", None, _SPECS, lambda: probe(context, sources)),)
 
 
-def probe(context: Context) -> AmdCollector:
-    """Take the first source that lists a GPU; raises NotHere, or Unavailable where a tool fails."""
+def probe(context: Context, sources: dict[int, Source | None]) -> AmdCollector:
+    """Take the first source that lists a GPU; raises NotHere.
+
+    `sources` are kept from one probe to the next: of a tool that cannot be killed no second one is ever started.
+    One that fails is passed over for good, since a slow tool must not cost the numbers that the driver's files have.
+    A tool that fails on a machine whose driver shows no AMD GPU is no reason to warn anybody.
+    """
     ids = context.settings.gpu_device_ids
     if ids is not None and not ids:
         raise NotHere("gpu_device_ids names no GPU")
     tried = []
     failed = None
-    for make in SOURCES:
-        source = make(context)
+    for order, make in enumerate(SOURCES):
+        if sources.get(order) is None:
+            sources[order] = make(context)
+        source = sources[order]
         if source is None:
             continue
         tried.append(source.name)
@@ -56,9 +64,7 @@ def probe(context: Context) -> AmdCollector:
             continue
         if found:
             return AmdCollector(source, found, ids)
-    if failed is not None:
-        raise Unavailable(str(failed), "run it by hand and see what it says")
-    raise NotHere(f"no AMD GPU in {', '.join(tried)}")
+    raise NotHere(f"no AMD GPU in {', '.join(tried)}" + (f" ({failed})" if failed else ""))
 
 
 class AmdCollector:

@@ -33,20 +33,28 @@ _SENSORS: Final = ("memory", "junction", "edge")
 
 def parse(text: str) -> list[Gpu] | None:
     """Return the GPUs in the order of their numbers, None where there is no document."""
-    document = find_document(text, _fits)
+    document = find_document(text, _has_cards) or find_document(text, _is_ours)
     if document is None:
         return None
     cards = {int(match[1]): card for key, card in document.items() if (match := _CARD.fullmatch(key))}
     return [_gpu(index, card) for index, card in sorted(cards.items()) if isinstance(card, dict)]
 
 
-def _fits(document: object) -> bool:
-    return isinstance(document, dict) and any(key == "system" or _CARD.fullmatch(key) for key in document)
+def _has_cards(document: object) -> bool:
+    return isinstance(document, dict) and any(_CARD.fullmatch(key) for key in document)
+
+
+def _is_ours(document: object) -> bool:
+    return isinstance(document, dict) and "system" in document
 
 
 def _gpu(index: int, card: Mapping[str, Any]) -> Gpu:
     # Their case changes from release to release (`Card series`), and so does a final colon.
-    keys = {key.strip().rstrip(":").lower(): value for key, value in card.items()}
+    keys: dict[str, object] = {}
+    for key, value in card.items():
+        name = key.strip().rstrip(":").lower()
+        if words(keys.get(name)) is None:  # of two that meet, one may say nothing
+            keys[name] = value
 
     def first(read: Callable[[object], Any], *names: str) -> Any:  # noqa: ANN401 - whatever `read` returns
         return next((found for name in names if (found := read(keys.get(name))) is not None), None)
