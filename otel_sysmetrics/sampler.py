@@ -162,6 +162,9 @@ class Sampler:
             return
         self._hosts = election.won()
         self._run_all()
+        if self._hosts and not self._runners:  # nothing of the host's is chosen either
+            election.end()
+            return
         with suppress(RuntimeError):
             self._lanes.run("election", lambda: self._follow(election))
 

@@ -467,7 +467,11 @@ FORK: Final = """
     resource = {"service.instance.id": "the parent"} if sys.argv[3] == "with" else {}
     provider = {"older": Older, "newest": MeterProvider}[sys.argv[2]]([reader], Resource(resource))
     SysMetricsInstrumentor().instrument(
-        meter_provider=provider, root_path=sys.argv[1], collectors="memory", sampling_interval=0.1
+        meter_provider=provider,
+        root_path=sys.argv[1],
+        collectors="memory",
+        host_metrics="always",
+        sampling_interval=0.1,
     )
 
     def found():
