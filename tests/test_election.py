@@ -60,12 +60,6 @@ class Other:
         self.process.kill()
         self.process.communicate()
 
-    def __enter__(self) -> Other:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.kill()
-
 
 @pytest.fixture(autouse=True)
 def at_the_end() -> Iterator[None]:
