@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,7 +25,9 @@ _MESSAGES: Final[Mapping[str, tuple[tuple[str, int, str, bool], ...]]] = {
         ("string_attr", 1, "string", False),
         ("bool_attr", 2, "bool", False),
         ("int_attr", 3, "int64", False),
+        ("kvlist_attr", 6, "KeyValueList", False),
     ),
+    "KeyValueList": (("attributes", 1, "Attribute", True),),
     "Gauge": (("as_double", 1, "double", False), ("as_int", 2, "int64", False), ("as_string", 3, "string", False)),
     "Counter": (("as_double", 1, "double", False), ("as_int", 2, "int64", False)),
     "SupportedMetric": (("metric_name", 1, "string", False),),
@@ -56,14 +59,27 @@ def _classes() -> dict[str, Any]:
 MESSAGES: Final = _classes()
 
 
-def response(name: str, rows: Mapping[int, float], *, key: str = "device-id") -> bytes:
-    """Return a MetricResponse with one gauge per device, an int where the value is one."""
+def response(name: str, rows: Mapping[int, float], *, key: str = "device-id", shape: str = "int") -> bytes:
+    """Return a MetricResponse with one gauge per device, an int where the value is one.
+
+    `shape` says how a row names its device: by an `int`, a `text`, or either in a list (`listed int`, `listed text`).
+    """
     found = MESSAGES["MetricResponse"]()
     found.metric.name = name
     for device, value in rows.items():
         row = found.metric.metrics.add()
-        row.attribute.key = key
-        row.attribute.value.int_attr = device
+        attribute = row.attribute
+        if shape.startswith("listed"):
+            attribute.key = "attributes"
+            entries = attribute.value.kvlist_attr.attributes
+            core = entries.add(key="core_type")
+            core.value.string_attr = "TENSOR_CORE"
+            attribute = entries.add()
+        attribute.key = key
+        if shape.endswith("int"):
+            attribute.value.int_attr = device
+        else:
+            attribute.value.string_attr = str(device)
         if isinstance(value, int):
             row.gauge.as_int = value
         else:
@@ -72,18 +88,26 @@ def response(name: str, rows: Mapping[int, float], *, key: str = "device-id") ->
 
 
 class Runtime:
-    """A workload's metric service; what it serves may change while it runs."""
+    """A workload's metric service; what it serves may change while it runs, and what `hangs` gets no answer."""
 
     def __init__(
-        self, served: Mapping[str, Mapping[int, float]], *, lists: bool = True, key: str = "device-id"
+        self,
+        served: Mapping[str, Mapping[int, float]],
+        *,
+        lists: bool = True,
+        hangs: str = "",
+        port: int = 0,
+        **row: str,
     ) -> None:
         self.served = dict(served)
         self.calls: list[str] = []
         self._lists = lists
-        self._key = key
+        self._hangs = hangs
+        self._row = row
+        self._over = threading.Event()
         self._server = grpc.server(ThreadPoolExecutor(2))
         self._server.add_generic_rpc_handlers((self,))
-        self.port = self._server.add_insecure_port("127.0.0.1:0")
+        self.port = self._server.add_insecure_port(f"127.0.0.1:{port}")
         self._server.start()
 
     def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
@@ -95,14 +119,17 @@ class Runtime:
 
     def stop(self) -> None:
         """End it, as a workload does that is over."""
+        self._over.set()
         self._server.stop(None).wait()
 
     def _metric(self, message: bytes, context: grpc.ServicerContext) -> bytes:
         name = MESSAGES["MetricRequest"].FromString(message).metric_name
         self.calls.append(name)
+        if name == self._hangs:
+            self._over.wait()
         if name not in self.served:
             context.abort(grpc.StatusCode.NOT_FOUND, "no such metric")
-        return response(name, self.served[name], key=self._key)
+        return response(name, self.served[name], **self._row)
 
     def _list(self, _message: bytes, _context: grpc.ServicerContext) -> bytes:
         found = MESSAGES["ListSupportedMetricsResponse"]()

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import json
+import os
+import queue
 import socket
+import struct
 import sys
 import threading
-from contextlib import contextmanager
+import time
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_sysmetrics.collector import NotHere
 from otel_sysmetrics.collectors.tpu import wire
-from otel_sysmetrics.collectors.tpu.chips import Generation, find
+from otel_sysmetrics.collectors.tpu.chips import UNKNOWN, Generation, find
 from otel_sysmetrics.collectors.tpu.collector import readings
+from otel_sysmetrics.collectors.tpu.service import ask
 from otel_sysmetrics.sources.files import Files
+from tests.fakes import run_script
 from tests.parts import CAPTURES, SHARED, Bench, tree, values
 from tests.tpu import Runtime, response
 
@@ -84,7 +90,7 @@ def test_what_a_workload_serves_gives_exactly_its_tags(tmp_path: Path) -> None:
 
     assert values(found) == TAGS_OF_TWO
     assert {reading.attributes["hw.name"] for reading in found} == {"TPU v4"}
-    assert bench.collector.describe() == f"TPU v4: 1 of 1 serve metrics on port {runtime.port}"
+    assert bench.collector.describe() == f"TPU v4: 2 devices on port {runtime.port}"
 
 
 @pytest.mark.parametrize("capture", sorted((CAPTURES / "tpu").glob("*.json")), ids=lambda path: path.stem)
@@ -122,11 +128,34 @@ def test_each_generation_is_known_by_its_pci_id(generation: str, tmp_path: Path)
     assert found == Generation(generation, 2 if generation in {"v2", "v3"} else 1)
 
 
+def test_a_generation_that_is_not_known_is_found_by_its_devices(tmp_path: Path) -> None:
+    """By /dev/accel0 up to v4, later by Google's device that vfio hands to a process."""
+    assert find(Files(str(tree(tmp_path / "old", {"dev/accel0": ""})))) == UNKNOWN
+
+    later = tree(tmp_path / "later", {"sys/bus/pci/drivers/vfio-pci/bind": "", "sys/bus/pci/drivers/gvnic/bind": ""})
+    folder = "sys/bus/pci/devices/0000:00:05.0"
+    tree(later, {f"{folder}/vendor": "0x1ae0\n", f"{folder}/device": "0x00ff\n"})
+    driver = later / folder / "driver"
+    driver.symlink_to("../../drivers/gvnic")
+    assert find(Files(str(later))) is None
+    driver.unlink()
+    driver.symlink_to("../../drivers/vfio-pci")
+    assert find(Files(str(later))) == UNKNOWN
+
+
 def test_a_machine_without_a_tpu_is_asked_for_nothing(tmp_path: Path) -> None:
     with pytest.raises(NotHere):
         _ = Bench("tpu", tmp_path).collector
     with pytest.raises(NotHere):
         _ = Bench("tpu", tree(tmp_path, {"dev/accel/accel0": ""})).collector, "another vendor's accelerator"
+
+
+def test_the_default_port_is_no_sign_of_a_tpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is what Google's variable cannot mean: then the default port holds, where there is a TPU."""
+    monkeypatch.setenv("TPU_RUNTIME_METRICS_PORTS", "8431,-1")
+    with pytest.raises(NotHere):
+        _ = Bench("tpu", tmp_path).collector
+    assert Bench("tpu", machine(tmp_path)).collector.describe().startswith("TPU v4: no metrics on port 8431,")
 
 
 def test_a_port_of_the_users_that_answers_suffices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,14 +164,62 @@ def test_a_port_of_the_users_that_answers_suffices(tmp_path: Path, monkeypatch: 
         assert Bench("tpu", tmp_path).tags() == TAGS_OF_TWO
 
 
+def test_of_a_device_that_two_ports_speak_of_the_first_is_believed_alone(tmp_path: Path) -> None:
+    """Case 87 (c): two runtimes that both call their chip 0 are not mixed into one that nobody has."""
+    with running({USED: {0: 1}, DUTY: {0: 5.0}}) as first, running({USED: {0: 2, 1: 3}, TOTAL: {0: 4}}) as second:
+        bench = Bench("tpu", machine(tmp_path), tpu_runtime_ports=(first.port, second.port))
+        assert bench.tags() == {"tpu.0.memoryUsageBytes": 1, "tpu.0.dutyCycle": 5, "tpu.1.memoryUsageBytes": 3}
+        assert bench.collector.describe() == f"TPU v4: 2 devices on ports {first.port}, {second.port}"
+
+
+def test_each_process_of_an_old_generation_gives_its_chips_duty_cycle_to_its_cores(tmp_path: Path) -> None:
+    """Neither the cores nor the chips of a process need begin at 0, and chips may be named by number or first core."""
+    with (
+        running({USED: {4: 1, 5: 1}, DUTY: {2: 8.0}}) as first,
+        running({USED: {6: 1, 7: 1}, DUTY: {6: 9.0}}) as second,
+    ):
+        found = Bench("tpu", machine(tmp_path, "v3"), tpu_runtime_ports=(first.port, second.port)).tags()
+
+    assert {tag: value for tag, value in found.items() if tag.endswith("dutyCycle")} == {
+        "tpu.4.dutyCycle": 8,
+        "tpu.5.dutyCycle": 8,
+        "tpu.6.dutyCycle": 9,
+        "tpu.7.dutyCycle": 9,
+    }
+
+
+@pytest.mark.parametrize(
+    ("per_row", "used", "duty", "expected"),
+    [
+        pytest.param(2, 0, {3: 5.0}, {6: 5, 7: 5}, id="no memory is served"),
+        pytest.param(2, 8, {0: 1.0, 1: 2.0, 2: 3.0}, {}, id="a chip is missing for a moment"),
+        pytest.param(2, 2, {0: 1.0, 1: 2.0}, {0: 1, 1: 2}, id="as many rows as cores"),
+        pytest.param(None, 4, {0: 1.0, 1: 2.0}, {0: 1, 1: 1, 2: 2, 3: 2}, id="unknown, with half as many rows"),
+        pytest.param(None, 3, {0: 1.0, 1: 2.0}, {0: 1, 1: 2}, id="unknown, as reported"),
+        pytest.param(1, 4, {0: 1.0, 1: 2.0}, {0: 1, 1: 2}, id="a device per chip, as reported"),
+    ],
+)
+def test_a_duty_cycle_is_given_only_to_whom_it_belongs(
+    per_row: int | None, used: int, duty: dict[int, float], expected: dict[int, float]
+) -> None:
+    served: dict[str, dict[int, float]] = {USED: dict.fromkeys(range(used), 0), DUTY: duty}
+    found = values(list(readings(served, Generation("", per_row))))
+
+    assert {tag: value for tag, value in found.items() if tag.endswith("dutyCycle")} == {
+        f"tpu.{device}.dutyCycle": value for device, value in expected.items()
+    }
+
+
 def test_several_ports_that_each_answer_for_all_give_no_duplicates(tmp_path: Path) -> None:
     with running(TWO) as first, running(TWO) as second:
         bench = Bench("tpu", machine(tmp_path), tpu_runtime_ports=(first.port, free_port(), second.port))
         assert bench.tags() == TAGS_OF_TWO
 
 
-def test_the_device_is_the_attributes_value_whatever_its_key_and_order(tmp_path: Path) -> None:
-    with running({USED: {13: 3, 8: 1}}, key="device_id") as runtime:
+@pytest.mark.parametrize("shape", ["int", "text", "listed int", "listed text"])
+@pytest.mark.parametrize("key", ["device_id", "device-id", "device_ordinal"])
+def test_the_device_is_the_attributes_value_whatever_its_key_and_order(key: str, shape: str, tmp_path: Path) -> None:
+    with running({USED: {13: 3, 8: 1}}, key=key, shape=shape) as runtime:
         bench = Bench("tpu", machine(tmp_path), tpu_runtime_ports=(runtime.port,))
         assert bench.tags() == {"tpu.8.memoryUsageBytes": 1, "tpu.13.memoryUsageBytes": 3}
 
@@ -163,16 +240,13 @@ test_case_85_tpu_sdk_segv = test_case_81_tpu_import_abort
 
 def test_case_82_tpu_late_service(tmp_path: Path) -> None:
     """A service that comes and goes with its workload is found at each sample, and its absence is no failure."""
-    with running(TWO) as runtime:
-        port = runtime.port
+    port = free_port()
     bench = Bench("tpu", machine(tmp_path), tpu_runtime_ports=(port,))
-    assert bench.tags() == {}
-    assert bench.tags() == {}
-
-    with running(TWO) as later:
-        assert Bench("tpu", machine(tmp_path), tpu_runtime_ports=(later.port,)).tags() == TAGS_OF_TWO
-        bench = Bench("tpu", machine(tmp_path), tpu_runtime_ports=(later.port,))
-        assert bench.tags() == TAGS_OF_TWO
+    for _ in range(2):
+        assert bench.tags() == bench.tags() == {}
+        assert bench.collector.describe().startswith(f"TPU v4: no metrics on port {port}")
+        with running(TWO, port=port):
+            assert bench.tags() == TAGS_OF_TWO
     assert bench.tags() == {}
 
 
@@ -240,14 +314,117 @@ def test_what_a_value_cannot_be_is_absent(tmp_path: Path) -> None:
         }
 
 
+def test_a_metric_that_gets_no_answer_costs_none_that_was_read_before(tmp_path: Path) -> None:
+    with running(TWO, hangs=DUTY) as runtime:
+        bench = Bench("tpu", machine(tmp_path), tpu_runtime_ports=(runtime.port,))
+        assert bench.tags() == {tag: value for tag, value in TAGS_OF_TWO.items() if "dutyCycle" not in tag}
+
+
+def test_ports_that_never_answer_leave_time_for_those_after_them(tmp_path: Path) -> None:
+    """Together they take less than the 2 seconds that each may take alone."""
+    with ExitStack() as stack:
+        silent = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
+        runtime = stack.enter_context(running(TWO))
+        ports = (*(server.getsockname()[1] for server in silent), runtime.port)
+        bench = Bench("tpu", machine(tmp_path), tpu_runtime_ports=ports)
+        begun = time.monotonic()
+        assert bench.tags() == TAGS_OF_TWO
+        assert time.monotonic() - begun < 2 * len(silent)
+
+
 def test_no_connection_outlives_a_sample(tmp_path: Path) -> None:
-    """One that lives while the application forks makes gRPC hang or abort the child."""
     with running(TWO) as runtime:
         bench = Bench("tpu", machine(tmp_path), tpu_runtime_ports=(runtime.port,))
         bench.tags()
         lines = Path("/proc/self/net/tcp").read_text(encoding="ascii").splitlines()[1:]
         ends = [(fields[2], fields[3]) for fields in map(str.split, lines)]
     assert [end for end in ends if end[0].endswith(f":{runtime.port:04X}") and end[1] == "01"] == []
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform has no fork")
+def test_case_145_tpu_grpc_fork(tmp_path: Path) -> None:
+    """Children that are forked during a call, and call in turn, all end well, in silence; grpc is never loaded."""
+    with running(TWO) as runtime:
+        statuses, tags, loaded = run_script(
+            """
+            import json
+            import os
+            import signal
+            import sys
+            import threading
+            import warnings
+            from pathlib import Path
+
+            from tests.parts import Bench
+
+            warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12, of forks where threads are
+            bench = Bench("tpu", Path(sys.argv[1]), tpu_runtime_ports=sys.argv[2])
+            first = bench.tags()
+            over = threading.Event()
+
+            def go_on():
+                while not over.is_set():
+                    bench.tags()
+
+            thread = threading.Thread(target=go_on, daemon=True)
+            thread.start()
+            children = []
+            for _ in range(20):
+                child = os.fork()
+                if not child:
+                    signal.alarm(20)
+                    os._exit(0 if bench.tags() == first else 1)
+                children.append(child)
+            statuses = [os.waitpid(child, 0)[1] for child in children]
+            over.set()
+            thread.join()
+            print(json.dumps([statuses, first, "grpc" in sys.modules]))
+            """,
+            str(machine(tmp_path)),
+            str(runtime.port),
+        )
+
+    assert statuses == [0] * 20
+    assert tags == TAGS_OF_TWO
+    assert not loaded
+
+
+FRAMES: Final = st.builds(
+    lambda kind, flags, stream, payload: (
+        struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
+    ),
+    st.integers(0, 10),
+    st.integers(0, 15),
+    st.integers(0, 3),
+    st.binary(max_size=20) | st.binary(max_size=20).map(lambda data: struct.pack(">BI", 0, len(data)) + data),
+)
+
+
+def test_no_bytes_of_a_server_escape_as_an_exception_or_make_a_value() -> None:
+    says: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+
+    def serve(server: socket.socket) -> None:
+        while True:
+            try:
+                connection, _ = server.accept()
+            except OSError:
+                return
+            with connection, suppress(OSError):
+                connection.sendall(says.get())
+                connection.shutdown(socket.SHUT_WR)
+                while connection.recv(65_536):
+                    pass
+
+    @settings(max_examples=150, deadline=None)
+    @given(st.binary() | st.lists(FRAMES).map(b"".join))
+    def answers(data: bytes) -> None:
+        says.put(data)
+        assert all(rows == {} for rows in ask(server.getsockname()[1], (USED, DUTY), 5).values())
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=serve, args=(server,), daemon=True).start()
+        answers()
+        server.shutdown(socket.SHUT_RDWR)
 
 
 @given(st.dictionaries(st.integers(0, 2**31 - 1), st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False)))

@@ -12,10 +12,10 @@ _ANY: Final = -1
 
 
 class Generation(NamedTuple):
-    """A generation of TPUs: its name, and for how many devices one row of the duty cycle speaks."""
+    """A generation of TPUs: its name, and for how many devices one row of the duty cycle speaks (None: not known)."""
 
     name: str
-    devices_per_duty: int
+    devices_per_duty: int | None
 
 
 # PCI device and subsystem, as in tpu-info's table of chips. v2 and v3 have two cores per chip and one duty cycle;
@@ -29,11 +29,12 @@ _GENERATIONS: Final = {
     (0x006F, _ANY): Generation("v6e", 1),
     (0x0076, _ANY): Generation("7x", 1),
 }
-UNKNOWN: Final = Generation("", 1)
+UNKNOWN: Final = Generation("", None)
 
 
 def find(files: Files) -> Generation | None:
     """Return the generation of the machine's TPUs, UNKNOWN where only a device is there, None without one."""
+    is_passed = False
     for address in files.names("sys/bus/pci/devices"):
         folder = f"sys/bus/pci/devices/{address}"
         if _number(files, folder, "vendor") != _GOOGLE:
@@ -43,8 +44,11 @@ def find(files: Files) -> Generation | None:
         found = _GENERATIONS.get((device, subsystem)) or _GENERATIONS.get((device, _ANY))
         if found is not None:
             return found
+        # Google makes network cards and disks too, but none that vfio hands to a process.
+        is_passed = is_passed or files.resolve(folder, "driver").endswith("/vfio-pci")
     is_accelerator = any(name.startswith("accel") and name[5:].isdecimal() for name in files.names("dev"))
-    return UNKNOWN if is_accelerator and not files.exists("dev/accel") else None
+    is_tpu = is_passed or (is_accelerator and not files.exists("dev/accel"))
+    return UNKNOWN if is_tpu else None
 
 
 def _number(files: Files, *parts: str) -> int:

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import socket
+import time
 from typing import TYPE_CHECKING, Final
 
 from otel_sysmetrics import values
 from otel_sysmetrics.catalog import tpu
 from otel_sysmetrics.collector import NotHere, Part
 from otel_sysmetrics.collectors.tpu import chips
-from otel_sysmetrics.collectors.tpu.service import Down, Refused, Service
-from otel_sysmetrics.collectors.tpu.wire import Malformed
+from otel_sysmetrics.collectors.tpu.service import ask
 from otel_sysmetrics.reading import Reading, sane_value
 from otel_sysmetrics.settings import tpu_ports
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from otel_sysmetrics.collector import Context
     from otel_sysmetrics.spec import MetricSpec
 
 _DEFAULT_PORTS: Final = (8431,)
 _CONNECT_SECONDS: Final = 0.5
+_PORT_SECONDS: Final = 2.0
+_SAMPLE_SECONDS: Final = 4.0
+_CORES: Final = 2
 _FULL: Final = 100.0
 
 _USED: Final = "tpu.runtime.hbm.memory.usage.bytes"
@@ -34,9 +37,8 @@ _SERVED: Final[tuple[tuple[MetricSpec, str], ...]] = (
     (tpu.MEMORY_UTILIZATION, "tpu.runtime.hbm.utilization.percent"),
     (tpu.IDLE_DURATION, "tpu.runtime.tensorcore.idle_duration.seconds"),
 )
+_NAMES: Final = tuple(name for _, name in _SERVED)
 _SPECS: Final = (tpu.MEMORY_USAGE, *(spec for spec, _ in _SERVED))
-
-Served = dict[str, dict[int, float]]
 
 
 def parts(context: Context) -> tuple[Part, ...]:
@@ -59,26 +61,31 @@ class TpuCollector:
     def __init__(self, generation: chips.Generation, ports: tuple[int, ...]) -> None:
         self._generation = generation
         self._ports = ports
-        self._state = "no workload serves metrics"
+        self._devices = 0
 
-    def sample(self) -> tuple[Reading, ...]:
+    def sample(self) -> list[Reading]:
         """Return what is served; nothing while no workload runs, which is no failure."""
-        served: Served = {}
-        listening = 0
-        for port in self._ports:
-            found = _ask(port)
-            if found is not None:
-                listening += 1
-                for name, by_device in found.items():
-                    # Each port may answer for all chips of the host: the first that speaks of a device is believed.
-                    served[name] = {**by_device, **served.get(name, {})}
-        where = f"port{'s' * (len(self._ports) != 1)} {', '.join(map(str, self._ports))}"
-        self._state = f"{listening} of {len(self._ports)} serve metrics on {where}"
-        return tuple(readings(served, self._generation))
+        end = time.monotonic() + _SAMPLE_SECONDS
+        found: list[Reading] = []
+        told: set[str | int] = set()
+        for count, port in enumerate(self._ports):
+            # A port that never answers may not take the time of those after it.
+            seconds = min(_PORT_SECONDS, (end - time.monotonic()) / (len(self._ports) - count))
+            served = readings(ask(port, _NAMES, seconds), self._generation)
+            # Each port may answer for all chips of the host: the first that speaks of a device is believed, and alone.
+            new = [reading for reading in served if reading.value is not None and reading.labels["tpu"] not in told]
+            told.update(reading.labels["tpu"] for reading in new)
+            found += new
+        self._devices = len(told)
+        return found
 
     def describe(self) -> str:
         """Say what was found."""
-        return f"TPU {self._generation.name or 'of an unknown generation'}: {self._state}"
+        name = self._generation.name or "of an unknown generation"
+        where = f"port{'s' * (len(self._ports) != 1)} {', '.join(map(str, self._ports))}"
+        if not self._devices:
+            return f"TPU {name}: no metrics on {where}, where a runtime serves them while its workload runs"
+        return f"TPU {name}: {self._devices} device{'s' * (self._devices != 1)} on {where}"
 
     def close(self) -> None:
         """Do nothing: no connection outlives a sample."""
@@ -93,47 +100,31 @@ def readings(served: Mapping[str, Mapping[int, float]], generation: chips.Genera
     for spec, name in _SERVED:
         rows = served.get(name, {})
         if spec is tpu.DUTY_CYCLE:
-            rows = _by_device(rows, len({*used, *total}), generation.devices_per_duty)
+            rows = _by_device(rows, sorted({*used, *total}), generation.devices_per_duty)
         for device, value in sorted(rows.items()):
             yield Reading(spec, _sane(spec, value), {"tpu": device}, attributes)
 
 
-def _by_device(duty: Mapping[int, float], devices: int, per_row: int) -> Mapping[int, float]:
-    """Give a chip's duty cycle to each of its cores, where the rows are fewer than the devices."""
-    if per_row == 1 or devices == len(duty):
+def _by_device(duty: Mapping[int, float], devices: Sequence[int], per_row: int | None) -> Mapping[int, float]:
+    """Give a chip's duty cycle to each of its cores; nothing while the rows do not fit the devices."""
+    if per_row is None:  # only old generations have fewer rows than devices
+        per_row = _CORES if len(devices) == _CORES * len(duty) else 1
+    if per_row == 1 or len(devices) == len(duty):
         return duty
-    return {chip * per_row + core: value for chip, value in duty.items() for core in range(per_row)}
+    if not devices:
+        return {chip * per_row + core: value for chip, value in duty.items() for core in range(per_row)}
+    if len(devices) != per_row * len(duty):
+        return {}
+    # By their order, as tpu-info has it: neither the chips of one process nor those of one host need begin at 0.
+    return {device: duty[chip] for chip, device in zip(_repeated(sorted(duty), per_row), devices, strict=True)}
 
 
-def _ask(port: int) -> Served | None:
-    """Return what is served on a port, None where nobody does; one metric that fails costs itself."""
-    if not _answers(port):
-        return None
-    service = Service(port)
-    try:
-        return _ask_all(service)
-    except Down:
-        return None
-    finally:
-        service.close()
-
-
-def _ask_all(service: Service) -> Served | None:
-    try:
-        names = service.supported()
-    except (Refused, Malformed):
-        names = frozenset(name for _, name in _SERVED)
-    found: Served = {}
-    for name in (name for _, name in _SERVED if name in names):
-        try:
-            found[name] = service.values(name)
-        except (Refused, Malformed):
-            continue
-    return found
+def _repeated(chips_in_order: list[int], times: int) -> Iterator[int]:
+    return (chip for chip in chips_in_order for _ in range(times))
 
 
 def _answers(port: int) -> bool:
-    """Tell whether anybody listens on a port of this host; gRPC would go on trying in threads of its own."""
+    """Tell whether anybody listens on a port of this host."""
     try:
         socket.create_connection(("127.0.0.1", port), _CONNECT_SECONDS).close()
     except OSError:

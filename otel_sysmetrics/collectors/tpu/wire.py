@@ -25,10 +25,19 @@ _METRICS: Final = 3
 _ATTRIBUTE: Final = 1
 _GAUGE: Final = 3
 _COUNTER: Final = 4
+_ATTRIBUTE_KEY: Final = 1
 _ATTRIBUTE_VALUE: Final = 2
-_INT_ATTRIBUTE: Final = 3
+_TEXT_VALUE: Final = 1
+_INT_VALUE: Final = 3
+_LIST_VALUE: Final = 6
+_LISTED: Final = 1
 _AS_DOUBLE: Final = 1
 _AS_INT: Final = 2
+
+# What the device is called in a list of attributes, among others such as `core_type`.
+_DEVICE_KEYS: Final = frozenset({b"device-id", b"device_id", b"device_ordinal"})
+_MOST_DEVICES: Final = 1 << 31
+_MOST_DIGITS: Final = 9
 
 
 class Malformed(ValueError):
@@ -60,14 +69,15 @@ def supported(data: bytes) -> frozenset[str]:
 def values(data: bytes) -> dict[int, float]:
     """Return the numbers of a MetricResponse by device; raises Malformed.
 
-    The device is the attribute's int, whatever its key: `device-id` and `device_id` are both in use.
+    The device is the attribute's value, whatever its key: `device-id` and `device_id` are both in use. Of two rows for
+    one device the first counts.
     """
     found: dict[int, float] = {}
     for metric in _inner(data, _RESPONSE_METRIC):
         for row in _inner(metric, _METRICS):
             device, value = _device(row), _number(row)
             if device is not None and value is not None:
-                found[device] = value
+                found.setdefault(device, value)
     return found
 
 
@@ -98,11 +108,24 @@ def _inner(data: bytes, wanted: int) -> Iterator[bytes]:
 
 
 def _device(row: bytes) -> int | None:
+    """Return the device that a row is about: an int, its digits, or either in a list of attributes."""
     for attribute in _inner(row, _ATTRIBUTE):
         for value in _inner(attribute, _ATTRIBUTE_VALUE):
-            for number, device in fields(value):
-                if number == _INT_ATTRIBUTE and isinstance(device, int) and device < 1 << 31:
+            listed = (entry for entries in _inner(value, _LIST_VALUE) for entry in _inner(entries, _LISTED))
+            named = (entry for entry in listed if _DEVICE_KEYS.intersection(_inner(entry, _ATTRIBUTE_KEY)))
+            for candidate in (value, *(inner for entry in named for inner in _inner(entry, _ATTRIBUTE_VALUE))):
+                device = _id(candidate)
+                if device is not None:
                     return device
+    return None
+
+
+def _id(value: bytes) -> int | None:
+    for number, content in fields(value):
+        if number == _INT_VALUE and isinstance(content, int) and content < _MOST_DEVICES:
+            return content
+        if number == _TEXT_VALUE and isinstance(content, bytes) and content.isdigit() and len(content) <= _MOST_DIGITS:
+            return int(content)
     return None
 
 
