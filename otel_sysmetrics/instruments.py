@@ -13,13 +13,15 @@ import logging
 import math
 import threading
 import weakref
+from itertools import count
 from typing import TYPE_CHECKING, Final
 
 from opentelemetry import metrics
 
 from otel_sysmetrics.catalog import health as health_catalog
+from otel_sysmetrics.history import UNSENT, Counting, History, Row, where
 from otel_sysmetrics.reading import sane_attributes, sane_value
-from otel_sysmetrics.spec import Kind
+from otel_sysmetrics.spec import Fold, Kind
 from otel_sysmetrics.trampoline import MOST_LABEL_SETS, HealthTrampoline, Trampoline
 from otel_sysmetrics.version import __version__
 
@@ -32,13 +34,11 @@ if TYPE_CHECKING:
     from otel_sysmetrics.runner import Health
     from otel_sysmetrics.selection import Selection
     from otel_sysmetrics.spec import MetricSpec
-    from otel_sysmetrics.trampoline import Point
 
 _log: Final = logging.getLogger("otel_sysmetrics")
 
 METER: Final = "otel_sysmetrics"
 HISTORY_SECONDS: Final = 330.0  # 22 samples: Python 3.11 and 3.12 hoard 2,000 dead tuples of just 20
-MOST_SERIES: Final = 20_000  # remembered at once; labels that churn for weeks must not grow the application
 
 
 class TagName(str):
@@ -92,6 +92,7 @@ class Entry:
 
 
 _HEALTH: Final = (health_catalog.SUCCESS, health_catalog.DURATION)
+_updates: Final = count(1)
 _entries: list[Entry] = []  # per provider, for the life of the process: the SDK's own instruments last as long
 
 
@@ -149,8 +150,7 @@ class Instruments:
         self.asks = 0
         self._lock = threading.Lock()
         self._detached = False
-        self._given: dict[Health, set[Trampoline]] = {}
-        self._sane: dict[Hashable, tuple[Mapping[str, AttributeValue], Trampoline | None]] = {}
+        self._histories: dict[Health, History] = {}
         self._of_health: dict[Health, dict[str, AttributeValue]] = {}
         self._refused: set[str] = set()
         self._too_many: dict[str, int] = {}
@@ -200,37 +200,46 @@ class Instruments:
 
     def publish(self, health: Health, snapshot: Snapshot) -> None:
         """Take a part's newest snapshot: what is not in it is absent from now on."""
-        points: dict[Trampoline, list[Point]] = {trampoline: [] for trampoline in self._given.get(health, ())}
+        history = self._history(health, len(snapshot.readings))
+        values: list[float | None] = [None] * history.width
+        columns: dict[str, int] = {}
         labels: Mapping[str, object] | None = None
-        others: Mapping[str, object] | None = None
-        where: Hashable = None
+        attributes: Mapping[str, object] | None = None
         for reading in snapshot.readings:
             value = sane_value(reading.value)
             if value is None:
                 continue
-            if reading.labels is not labels or reading.attributes is not others:
+            if reading.labels is not labels or reading.attributes is not attributes:
                 # The readings of a device come one after the other and may share these.
-                labels, others = reading.labels, reading.attributes
-                where = (tuple(labels.items()), tuple(others.items()))
-            key = (reading.spec.tag, where)
-            try:
-                attributes, trampoline = self._sane.get(key) or self._place(key, reading)
-            except Exception as error:  # noqa: BLE001 - what cannot be sent, the SDK refuses with a bare Exception
-                self._refuse(reading.spec, error)
-                continue
-            if trampoline is not None:
-                points.setdefault(trampoline, []).append((key, attributes, value))
+                labels, attributes = reading.labels, reading.attributes
+                try:
+                    columns = history.columns(reading)
+                except Exception as error:  # noqa: BLE001 - the hash of what is no text, bool or number
+                    self._refuse(reading.spec, error)
+                    labels = None
+                    continue
+            column = columns.get(reading.spec.tag)
+            if column is None:
+                column = self._place(history, columns, reading)
+                values += [None] * (history.width - len(values))
+            if column != UNSENT:
+                values[column] = float(value) if reading.spec.fold is Fold.MEAN else value
+        for column, trampoline, key in history.counting:
+            if (value := values[column]) is not None:
+                values[column] = trampoline.count(key, value)
         for name in tuple(self._too_many):
             self._say_too_many(name)
-        with self._lock:
-            if self._detached:
-                return
-            serving = set()
-            for trampoline, given in points.items():
-                trampoline.owner = self
-                if trampoline.update(health, given, self._keep):
-                    serving.add(trampoline)
-            self._given[health] = serving
+        history.keep(Row(next(_updates), snapshot.until, values), self._keep)
+
+    def _history(self, health: Health, living: int) -> History:
+        history = self._histories.get(health)
+        if history is not None and history.crowded(living):
+            for trampoline in tuple(self._entry.trampolines.values()):
+                trampoline.drop(history)
+            history = None
+        if history is None:
+            history = self._histories[health] = History()
+        return history
 
     def _refuse(self, spec: MetricSpec, error: Exception) -> None:
         """Say once why a tag cannot be sent: it costs itself and no other, and no sampling thread."""
@@ -249,23 +258,30 @@ class Instruments:
                 *(name, count, MOST_LABEL_SETS),
             )
 
-    def _place(self, key: Hashable, reading: Reading) -> tuple[Mapping[str, AttributeValue], Trampoline | None]:
-        """Work out a series' attributes and trampoline, None where it is not chosen; done once per series."""
+    def _place(self, history: History, columns: dict[str, int], reading: Reading) -> int:
+        """Work out what becomes of a series, once per series, and return its column."""
         spec = reading.spec
-        name = spec.fill(reading.labels)
-        placed: tuple[Mapping[str, AttributeValue], Trampoline | None] = ({}, None)
-        if self._selection.tag(spec, name):
+        try:
+            name = spec.fill(reading.labels)
+            if not self._selection.tag(spec, name):
+                return history.add(columns, spec.tag, sent=False)
             labels = {attribute: reading.labels[label] for label, attribute in spec.labels}
             attributes = sane_attributes({**self._everywhere(), **reading.attributes, **labels})
             trampoline = self._entry.trampoline(spec, name)
-            if trampoline.admit(attributes):
-                placed = (attributes, trampoline)
-            else:
-                self._too_many[name] = self._too_many.get(name, 0) + 1
-        if len(self._sane) >= MOST_SERIES:
-            self._sane.clear()
-        self._sane[key] = placed
-        return placed
+        except Exception as error:  # noqa: BLE001 - what cannot be sent, the SDK refuses with a bare Exception
+            self._refuse(spec, error)
+            return UNSENT
+        if not trampoline.admit(attributes):
+            self._too_many[name] = self._too_many.get(name, 0) + 1
+            return history.add(columns, spec.tag, sent=False)
+        column = history.add(columns, spec.tag, sent=True)
+        if spec.kind is Kind.COUNTER:
+            key = (spec.tag, where(reading.labels, reading.attributes))
+            history.counting.append(Counting(column, trampoline, key))
+        with self._lock:
+            if not self._detached:
+                trampoline.serve(self, history, column, attributes)
+        return column
 
     def _everywhere(self) -> Mapping[str, AttributeValue]:
         if self._attributes is None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,8 +17,10 @@ AttributeValue = str | bool | int | float
 _INT64: Final = 2**63
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
+class Reading(NamedTuple):
     """One value of one metric, or its absence.
 
     `value` is `None` when the hardware did not say.
@@ -27,8 +30,8 @@ class Reading:
 
     spec: MetricSpec
     value: float | None
-    labels: Mapping[str, str | int] = field(default_factory=dict)
-    attributes: Mapping[str, AttributeValue | None] = field(default_factory=dict)
+    labels: Mapping[str, str | int] = _NOTHING
+    attributes: Mapping[str, AttributeValue | None] = _NOTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +47,14 @@ class Snapshot:
     duration: float
     interval: float
 
+    @property
+    def until(self) -> float:
+        """When this may not be served any more: a hung part must not repeat yesterday's values."""
+        return self.time + 2 * max(self.interval, self.duration) + 1
+
     def fresh(self, now: float) -> bool:
-        """Tell whether this may still be served at `now`: a hung part must not repeat yesterday's values."""
-        return now - self.time <= 2 * max(self.interval, self.duration) + 1
+        """Tell whether this may still be served at `now`."""
+        return now <= self.until
 
 
 def sane_value(value: object) -> float | None:
@@ -54,12 +62,10 @@ def sane_value(value: object) -> float | None:
 
     OTLP loses the whole request of the whole application over one bool, NaN or integer beyond 64 bits.
     """
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, int):
-        return int(value) if -_INT64 <= value < _INT64 else None
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
+    if isinstance(value, int) and not isinstance(value, bool):
+        return int(value) if -_INT64 <= value < _INT64 else None
     return None
 
 

@@ -38,8 +38,9 @@ class Sampler:
     `publish` takes the snapshots. `within` makes the context in which each thread lives. `ended` tells that the
     watched process is over and its last snapshot has to stay (`exec`). `first_gaps` are the seconds between the first
     samples, cut to the interval: short, so that a short job has numbers at once. `find` gives the parts of a kind.
-    `election` is asked now and every third of an interval whether what belongs to the whole host is this process's to
-    report; without one the settings say. `reports` tells whether the process reports at all, None while unknown.
+    `election` is asked now and every third of an interval, every interval while it is won, whether what belongs to
+    the whole host is this process's to report; without one the settings say. `reports` tells whether the process
+    reports at all, None while unknown.
     """
 
     def __init__(  # noqa: PLR0913 - each is a seam of its own
@@ -185,7 +186,8 @@ class Sampler:
 
     def _follow(self, election: Election) -> None:
         """Begin anew, with a baseline, whenever this process is the one to speak for the host, or is not any more."""
-        while not self.clock.wait(self._stop, self.settings.sampling_interval / 3):
+        interval = self.settings.sampling_interval
+        while not self.clock.wait(self._stop, interval if self._hosts else interval / 3):
             if election.won() == self._hosts:
                 continue
             before = self._runners or ()
@@ -194,7 +196,7 @@ class Sampler:
             self._hosts = not self._hosts
             self._run_all()
             for runner in before:  # a hung one would leave its last snapshot being served for a while
-                self._publish(runner.health, Snapshot((), self.clock.now(), 0.0, self.settings.sampling_interval))
+                self._publish(runner.health, Snapshot((), self.clock.now(), 0.0, interval))
             if self._stop.is_set():
                 self._turn.set()
 

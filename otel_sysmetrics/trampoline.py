@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from array import array
 from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
@@ -11,7 +10,7 @@ from opentelemetry.metrics import Observation
 
 from otel_sysmetrics.catalog import health as health_catalog
 from otel_sysmetrics.reading import sane_value
-from otel_sysmetrics.spec import Fold, Kind
+from otel_sysmetrics.spec import Fold
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -19,39 +18,15 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions
     from opentelemetry.util.types import Attributes
 
+    from otel_sysmetrics.history import History, Row
     from otel_sysmetrics.instruments import Instruments
     from otel_sysmetrics.reading import AttributeValue
     from otel_sysmetrics.runner import Health
     from otel_sysmetrics.spec import MetricSpec
 
 
-# One sane value: a key that tells its series from the others of a part, its attributes, and the value.
-Point: TypeAlias = "tuple[Hashable, Mapping[str, AttributeValue], float]"
-
-# One series that is averaged: its attributes, and update and value in turn of each sample that is still of use, in an
-# array, since to copy a tuple touches each object in it. There are hundreds of both, hence plain tuples.
-Series: TypeAlias = "tuple[Attributes, array[float]]"
-
-
-class Served(NamedTuple):
-    """What one part gave at its last update.
-
-    `newest` answers whoever has asked since the update before that one, as most do; `series` are for the others.
-    """
-
-    update: int
-    newest: Mapping[Hashable, Observation]
-    series: Mapping[Hashable, Series]
-
-    def since(self, since: int) -> list[Observation]:
-        """Return the answer for whoever was last here after the update `since`."""
-        if since >= self.update - 1:
-            return list(self.newest.values())
-        return [
-            Observation(mean, attributes)
-            for attributes, samples in self.series.values()
-            if (mean := _mean(samples, since)) is not None
-        ]
+# Columns of a history, and the attributes of what stands in them.
+Columns: TypeAlias = "tuple[tuple[int, Attributes], ...]"
 
 
 class Total(NamedTuple):
@@ -68,8 +43,6 @@ class Total(NamedTuple):
 # The SDK keeps at most 2,000 label sets of an instrument, for the life of the process.
 MOST_LABEL_SETS: Final = 1_900
 
-NOTHING: Final[Mapping[Hashable, Series]] = {}
-
 
 class Trampoline:
     """What the SDK calls for one instrument; it lives as long as the provider and serves whoever owns it now."""
@@ -78,9 +51,8 @@ class Trampoline:
         self.spec = spec
         self.owner: Instruments | None = None
         self._averaged = spec.fold is Fold.MEAN
-        self._counts = spec.kind is Kind.COUNTER
-        # How many updates there were, and what the parts gave: replaced whole, so that a callback needs no lock.
-        self._state: tuple[int, Mapping[Health, Served]] = (0, {})
+        # The columns that are served, and their attributes: replaced whole, so that a callback needs no lock.
+        self._served: Mapping[History, Columns] = {}
         self._totals: dict[Hashable, Total] = {}
         self._admitted: set[Hashable] = set()
         self._asked = threading.local()
@@ -95,37 +67,26 @@ class Trampoline:
         return self._answer(owner)
 
     def _answer(self, owner: Instruments) -> Sequence[Observation]:
-        updates, parts = self._state
-        since = self._since(updates) if self._averaged else updates
         now = owner.clock()
-        answers = [
-            served.since(since)
-            for health, served in parts.items()
-            if health.snapshot is not None and health.snapshot.fresh(now)
-        ]
-        return answers[0] if len(answers) == 1 else _distinct(chain.from_iterable(answers))
+        parts = []
+        for history, columns in self._served.items():
+            rows = history.rows
+            if rows and now <= rows[-1].until:
+                parts.append((rows, columns))
+        since = self._since(parts) if self._averaged else None
+        if len(parts) == 1:
+            return _observations(*parts[0], since)
+        return _distinct(chain.from_iterable(_observations(rows, columns, since) for rows, columns in parts))
 
-    def update(self, health: Health, points: Sequence[Point], keep: int) -> bool:
-        """Take a part's newest values and keep so many samples of each; called by that part's thread.
+    def serve(self, owner: Instruments, history: History, column: int, attributes: Attributes) -> None:
+        """Serve one more column; called by its part's thread."""
+        served = dict(self._served)
+        served[history] = (*served.get(history, ()), (column, attributes))
+        self.owner, self._served = owner, served
 
-        Returns whether anything of the part is still to be served.
-        """
-        updates, others = self._state
-        update = updates + 1
-        averaged, counts = self._averaged, self._counts
-        newest: dict[Hashable, Observation] = {}
-        for key, attributes, given in points:
-            # A total may grow beyond what can be sent.
-            value = sane_value(self._count(key, given)) if counts else float(given) if averaged else given
-            if value is not None:
-                newest[key] = Observation(value, attributes)
-        parts = dict(others)
-        before = parts.pop(health, None)
-        series = _series(newest, NOTHING if before is None else before.series, update, keep) if averaged else NOTHING
-        if newest or series:
-            parts[health] = Served(update, newest, series)
-        self._state = (update, parts)
-        return health in parts
+    def drop(self, history: History) -> None:
+        """Serve no column of a history any more."""
+        self._served = {other: columns for other, columns in self._served.items() if other is not history}
 
     def admit(self, attributes: Mapping[str, AttributeValue]) -> bool:
         """Tell whether a series with these attributes may be served: labels that churn fill what the SDK keeps."""
@@ -137,24 +98,29 @@ class Trampoline:
 
     def forget(self, *, totals: bool = False) -> None:
         """Serve nothing; counters later go on from where they were, unless their totals are forgotten too."""
-        self._state = (self._state[0], {})
+        self._served = {}
         if totals:
             self._totals = {}
 
-    def _count(self, key: Hashable, value: float) -> float:
+    def count(self, key: Hashable, value: float) -> float | None:
+        """Return a series' total after a value of its source, None where it has grown beyond what can be sent."""
         before = self._totals.get(key) or Total(0 if self.spec.from_zero else value, value)
         counted = self._totals[key] = before.after(value)
-        return counted.total
+        return sane_value(counted.total)
 
-    def _since(self, updates: int) -> int:
-        """Return where the asking thread was last; threads never seen before share one position.
+    def _since(self, parts: Iterable[tuple[Sequence[Row], object]]) -> int:
+        """Return the update after which the asking thread was last here, and note of which it hears now.
 
-        A scrape of Prometheus comes in a new thread each time, a periodic reader always in its own.
+        A scrape of Prometheus comes in a new thread each time, a periodic reader always in its own: threads never
+        seen before share one position.
         """
-        since: int | None = getattr(self._asked, "updates", None)
-        self._asked.updates = updates
+        update = 0
+        for rows, _ in parts:
+            update = max(update, rows[-1].update)
+        since: int | None = getattr(self._asked, "update", None)
+        self._asked.update = update
         if since is None:
-            since, self._asked_by_unknown = self._asked_by_unknown, updates
+            since, self._asked_by_unknown = self._asked_by_unknown, update
         return since
 
 
@@ -177,28 +143,30 @@ class HealthTrampoline(Trampoline):
         return health.snapshot.duration if health.snapshot is not None else None
 
 
-def _series(
-    newest: Mapping[Hashable, Observation], before: Mapping[Hashable, Series], update: int, keep: int
-) -> Mapping[Hashable, Series]:
-    """Return what was kept before, at most `keep` samples of each series with the newest ones."""
-    series: dict[Hashable, Series] = {}
-    known = 0
-    for key, observation in newest.items():
-        old = before.get(key)
-        known += old is not None
-        samples = array("d") if old is None or keep == 1 else old[1][2 * (1 - keep) :]
-        samples.append(update)
-        samples.append(observation.value)
-        series[key] = (observation.attributes, samples)
-    if known < len(before):
-        # A sample that no reader has asked for yet outlives the device that gave it.
-        series |= {key: old for key, old in before.items() if key not in newest and old[1][-2] > update - keep}
-    return series
+def _observations(rows: Sequence[Row], columns: Columns, since: int | None) -> list[Observation]:
+    """Return what the columns hold: the newest, or where `since` says the mean of what came after that update.
+
+    Where nothing came after it, or the newest row alone, as for most who ask, these are the same.
+    """
+    answers = []
+    if since is None or len(rows) == 1 or rows[-2].update <= since:
+        values = rows[-1].values
+        width = len(values)
+        for column, attributes in columns:
+            value = values[column] if column < width else None
+            if value is not None:
+                answers.append(Observation(value, attributes))
+        return answers
+    asked = [row for row in rows if row.update > since]
+    for column, attributes in columns:
+        mean = _mean([row.value(column) for row in asked])
+        if mean is not None:
+            answers.append(Observation(mean, attributes))
+    return answers
 
 
-def _mean(samples: array[float], since: int) -> float | None:
-    """Return the mean of the samples after an update, None where there is none."""
-    found = [value for stamp, value in zip(samples[::2], samples[1::2], strict=True) if stamp > since]
+def _mean(values: Iterable[float | None]) -> float | None:
+    found = [value for value in values if value is not None]
     return sane_value(sum(found) / len(found)) if found else None
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
@@ -293,6 +294,35 @@ class TestCounter:
             seen.append(desk.value(TOTAL))
 
         assert seen == [0, 10, None, None, 15]
+
+
+class TestLabelsThatChurn:
+    def test_what_stays_is_served_and_counted_on_however_many_series_came_and_went(self) -> None:
+        desk = Desk(delta=True)
+        for turn in range(5_000):
+            desk.give(Reading(SHARE, turn), Reading(TOTAL, turn), Reading(PER_PATH, 1, {"path": "/a"}, {"turn": turn}))
+            if turn % 100 == 0:
+                told = {point.name: point.value for point in desk.ask()}
+                assert (told[SHARE.tag], told[TOTAL.tag]) == (expected_mean(turn), 0 if turn == 0 else 100)
+
+    def test_what_is_gone_costs_no_memory(self) -> None:
+        """The SDK keeps what it has seen, our own share is what is measured: nobody asks."""
+        desk = Desk(excluded=["fake.*.usageGB"])
+        held = []
+        tracemalloc.start()
+        for turn in range(20_001):
+            desk.give(Reading(COUNT, turn), Reading(PER_PATH, 1, {"path": f"/{turn}"}))
+            if turn % 5_000 == 0:
+                held.append(tracemalloc.get_traced_memory()[0])
+        tracemalloc.stop()
+
+        assert held[-1] - held[1] < 1_000_000, held
+
+
+def expected_mean(turn: int) -> float:
+    """Return what a reader that comes at each hundredth sample gets: the mean of as many as are kept."""
+    kept = min(math.ceil(HISTORY_SECONDS / 15), turn + 1)
+    return sum(range(turn + 1 - kept, turn + 1)) / kept
 
 
 class TestHealth:
