@@ -6,7 +6,9 @@ Each is done at the border where it happens: the vendor's library, the C library
 from __future__ import annotations
 
 import functools
+import json
 import os
+import struct
 import subprocess
 import sys
 import tempfile
@@ -16,17 +18,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
+from tests.collectors.openmetrics_server import serving
+from tests.front import Front
 from tests.here import ONLY_HOST
-from tests.nvml import EVERY_CALL, FOREVER, H100, Answer, NvmlMachine
+from tests.nvml import EVERY_CALL, FOREVER, H100, Answer, Code, NvmlMachine
+from tests.parts import program, until
 from tests.running import PROGRAMS, SCRIPTS, Running, clean_environment, over
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tests.collectors.openmetrics_server import Handler
     from tests.otelcol import Otelcol
 
 INTERVAL: Final = 0.4
 LIBC: Final = Path(__file__).parent / "stand_ins" / "libc"
+HOUR: Final = 3600
+CARD: Final = {"GPU use (%)": "5", "Unique ID": "0xA1", "PCI Bus": "0000:63:00.0", "Card Series": "MI210"}
 OURS: Final = "OTEL_PYTHON_SYSMETRICS_"
 
 # Each of a fault's three steps ends in a yield: what the application is started with, the fault, its end.
@@ -50,11 +58,11 @@ class Place:
         """End what was ordered."""
         (self.folder / name).unlink()
 
-    def nvml(self) -> NvmlMachine:
-        """Return a machine with one H100."""
+    def nvml(self, count: int = 1) -> NvmlMachine:
+        """Return a machine with so many H100."""
         folder = self.folder / "nvml"
         folder.mkdir()
-        return NvmlMachine(folder, devices=(H100,))
+        return NvmlMachine(folder, devices=(H100,) * count)
 
     def start(self, variables: Mapping[str, str], *, own: bool) -> Running:
         """Start the application, with a provider of our `own` or under opentelemetry-instrument."""
@@ -65,6 +73,7 @@ class Place:
         common = {
             **over("http/protobuf", self.backend.http_endpoint, round(INTERVAL * 1000)),
             **ONLY_HOST,
+            "OTEL_EXPORTER_OTLP_TIMEOUT": "1",
             "OTEL_SERVICE_NAME": self.service,
             "OTEL_METRICS_EXPORTER": "otlp",
             "OTEL_TRACES_EXPORTER": "none",
@@ -138,16 +147,140 @@ def hung_mount(place: Place) -> Steps:
     place.recall("hung")
 
 
+def killed_nvml(place: Place) -> Steps:
+    """Every call of NVML says UNINITIALIZED, then NVML can be opened again."""
+    machine = place.nvml()
+    yield {**machine.environment, **collectors("cpu", "memory", "network", "nvidia")}
+    machine.set(EVERY_CALL, Answer(code=Code.UNINITIALIZED))
+    yield {}
+    machine.unset(EVERY_CALL)
+
+
+def unloaded_driver(place: Place) -> Steps:
+    """Every call of NVML says DRIVER_NOT_LOADED, then the driver is loaded again."""
+    machine = place.nvml()
+    yield {**machine.environment, **collectors("cpu", "memory", "network", "nvidia")}
+    machine.set(EVERY_CALL, Answer(code=Code.DRIVER_NOT_LOADED))
+    yield {}
+    machine.unset(EVERY_CALL)
+
+
+def lost_gpu(place: Place) -> Steps:
+    """Every call for the second GPU of two says GPU_IS_LOST (15), then it is back."""
+    machine = place.nvml(2)
+    yield {**machine.environment, **collectors("cpu", "memory", "network", "nvidia")}
+    machine.set(EVERY_CALL, Answer(code=Code.GPU_IS_LOST), 1)
+    yield {}
+    machine.unset(EVERY_CALL, 1)
+
+
+def hung_tool(place: Place) -> Steps:
+    """Each run of `rocm-smi` hangs, then it answers."""
+    (place.folder / "document").write_text(json.dumps({"card0": CARD}))
+    hung = place.folder / "hung"
+    program(
+        place.folder / "bin",
+        "rocm-smi",
+        f"while [ -e '{hung}' ]; do sleep 0.05; done; exec cat '{place.folder}/document'\n",
+    )
+    yield {
+        **collectors("cpu", "memory", "network", "amd"),
+        "PATH": f"{place.folder / 'bin'}:{os.environ['PATH']}",
+    }
+    place.order("hung")
+    yield {}
+    place.recall("hung")
+
+
+def silent_endpoint(place: Place) -> Steps:
+    """An OpenMetrics endpoint accepts and never answers, then it answers."""
+    hung = place.folder / "hung"
+
+    def answer(request: Handler) -> None:
+        until(lambda: not hung.exists(), 60)
+        request.say("# TYPE jobs gauge\njobs 3\n")
+
+    server = place.stack.enter_context(serving(answer))
+    yield {
+        **collectors("cpu", "memory", "network", "openmetrics"),
+        f"{OURS}OPENMETRICS_ENDPOINTS": json.dumps({"node": {"url": server.url, "timeout": 1}}),
+    }
+    place.order("hung")
+    yield {}
+    place.recall("hung")
+
+
+def stepped_clock(place: Place) -> Steps:
+    """The wall clock is stepped forward by an hour, then back by two."""
+    clock = place.folder / "clock"
+    clock.write_bytes(struct.pack("=q", 0))
+
+    def step(seconds: int) -> None:
+        with clock.open("r+b", buffering=0) as file:
+            file.write(struct.pack("=q", seconds))
+
+    yield {"LD_PRELOAD": shim(), "STAND_IN_CLOCK": str(clock)}
+    step(HOUR)
+    yield {}
+    step(-HOUR)
+
+
+def vanishing_processes(place: Place) -> Steps:
+    """Five short children at a time are made and end without a pause, in the watched process tree."""
+    yield {f"{OURS}TRACK_PROCESS_TREE": "true"}
+    place.order("storm")
+    yield {}
+    place.recall("storm")
+
+
+def used_up_descriptors(place: Place) -> Steps:
+    """The application takes every file descriptor that is left, then it gives them back."""
+    yield {}
+    place.order("descriptors")
+    yield {}
+    place.recall("descriptors")
+
+
+def used_up_memory(place: Place) -> Steps:
+    """The application takes all memory below a limit (RLIMIT_AS) close to its use, then it gives it back."""
+    yield {}
+    place.order("memory")
+    yield {}
+    place.recall("memory")
+
+
 def refusing_backend(place: Place) -> Steps:
-    """The otelcol is stopped, so its port refuses, then it is started again."""
-    yield {"OTEL_EXPORTER_OTLP_TIMEOUT": "1"}
+    """Stop otelcol, so that its port refuses, then start it again."""
+    yield {}
     place.backend.stop()
     yield {}
     place.backend.start()
 
 
+def overloaded_backend(place: Place) -> Steps:
+    """The backend answers each export with 503, then it takes them."""
+    yield from behind(Front(place.backend.http_endpoint), place, "overloaded")
+
+
+def silent_backend(place: Place) -> Steps:
+    """The backend accepts connections and never answers, then it does."""
+    yield from behind(Front(place.backend.http_endpoint), place, "silent")
+
+
+def behind(front: Front, place: Place, mode: str) -> Steps:
+    """Put something between the application and otelcol that behaves otherwise for a while."""
+    place.stack.enter_context(front)
+    yield {"OTEL_EXPORTER_OTLP_ENDPOINT": front.url}
+    front.mode = mode
+    yield {}
+    front.mode = "passing"
+
+
 FAULTS: Final = (
     Fault("hung NVML call", hung_call, r"gpu\..*", "nvidia", (r"nvidia: no answer for \d+ s", r"nvidia is back")),
+    Fault("NVML killed", killed_nvml, r"gpu\..*", "nvidia", (r"nvidia: .*", r"nvidia is back")),
+    Fault("driver unloaded", unloaded_driver, r"gpu\..*", "nvidia", (r"nvidia: .*", r"nvidia is back")),
+    Fault("GPU lost", lost_gpu, r"gpu\.1\..*", says=(r"nvidia: .*", r"nvidia.* back")),
     Fault(
         "hung mount",
         hung_mount,
@@ -155,9 +288,35 @@ FAULTS: Final = (
         "disk .*/mount",
         (r"disk .*/mount: no answer for \d+ s", r"disk .*/mount is back"),
     ),
+    Fault("hung vendor tool", hung_tool, r"gpu\..*", "amd", (r"amd: no answer for \d+ s", r"amd is back")),
+    Fault(
+        "silent OpenMetrics endpoint",
+        silent_endpoint,
+        r"openmetrics\..*",
+        "openmetrics node",
+        (r"openmetrics node: .*", r"openmetrics node is back"),
+    ),
+    Fault("clock stepped", stepped_clock),
+    Fault("processes that vanish", vanishing_processes),
+    Fault("descriptors used up", used_up_descriptors, ".*", own=True),
+    Fault("memory used up", used_up_memory, ".*", own=True),
     Fault(
         "backend refuses",
         refusing_backend,
+        says=(r"metrics are not exported: .+", r"metrics are exported again"),
+        own=True,
+        exports=True,
+    ),
+    Fault(
+        "backend answers 503",
+        overloaded_backend,
+        says=(r"metrics are not exported: .+", r"metrics are exported again"),
+        own=True,
+        exports=True,
+    ),
+    Fault(
+        "backend never answers",
+        silent_backend,
         says=(r"metrics are not exported: .+", r"metrics are exported again"),
         own=True,
         exports=True,

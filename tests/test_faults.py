@@ -134,7 +134,11 @@ class Play:
 
         def settled() -> bool:
             sets = [one.values.keys() for one in self._exports()[-COUNTED:]]
-            return len(sets) == COUNTED and all(one == sets[0] for one in sets) and any(map(self._is_touched, sets[0]))
+            return (
+                len(sets) == COUNTED
+                and all(one == sets[0] for one in sets)
+                and (not self.fault.tags or any(map(self._is_touched, sets[0])))
+            )
 
         until(settled, 30, program.tell)
         exports = self._exports()
@@ -146,6 +150,9 @@ class Play:
             seen = self._until_silent(program)
             threading.Event().wait(COUNTED * INTERVAL)
             return self._exports()[seen:]
+        if not touched:
+            seen = len(self._exports())
+            until(lambda: len(self._exports()) > seen + STALE / INTERVAL, STALE + BUSY, program.tell)
         until(lambda: not touched & self._exports()[-1].values.keys(), STALE + BUSY, program.tell)
         found = self._next(program)
         if self.fault.part:
