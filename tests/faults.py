@@ -5,92 +5,36 @@ Each is done at the border where it happens: the vendor's library, the C library
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import struct
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from tests.collectors.openmetrics_server import serving
 from tests.front import Front
-from tests.here import ONLY_HOST
-from tests.nvml import EVERY_CALL, FOREVER, H100, Answer, Code, NvmlMachine
+from tests.nvml import EVERY_CALL, FOREVER, Answer, Code
 from tests.parts import program, until
-from tests.running import PROGRAMS, SCRIPTS, Running, clean_environment, over
+from tests.stage import OURS, shim
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.collectors.openmetrics_server import Handler
-    from tests.otelcol import Otelcol
+    from tests.stage import Place
 
-INTERVAL: Final = 0.4
-LIBC: Final = Path(__file__).parent / "stand_ins" / "libc"
 HOUR: Final = 3600
 CARD: Final = {"GPU use (%)": "5", "Unique ID": "0xA1", "PCI Bus": "0000:63:00.0", "Card Series": "MI210"}
-OURS: Final = "OTEL_PYTHON_SYSMETRICS_"
 
 # Each of a fault's three steps ends in a yield: what the application is started with, the fault, its end.
 Steps: TypeAlias = Iterator[Mapping[str, str]]
-
-
-@dataclass
-class Place:
-    """Where one fault is played: a folder, a backend, and an application that is told by files what to do."""
-
-    folder: Path
-    backend: Otelcol
-    service: str
-    stack: ExitStack = field(default_factory=ExitStack)
-
-    def order(self, name: str) -> None:
-        """Have the application, or a stand-in, do something until it is recalled."""
-        (self.folder / name).touch()
-
-    def recall(self, name: str) -> None:
-        """End what was ordered."""
-        (self.folder / name).unlink()
-
-    def nvml(self, count: int = 1) -> NvmlMachine:
-        """Return a machine with so many H100."""
-        folder = self.folder / "nvml"
-        folder.mkdir()
-        return NvmlMachine(folder, devices=(H100,) * count)
-
-    def start(self, variables: Mapping[str, str], *, own: bool) -> Running:
-        """Start the application, with a provider of our `own` or under opentelemetry-instrument."""
-        runtime = self.folder / "runtime"
-        runtime.mkdir(0o700)
-        instrument = () if own else (os.path.join(SCRIPTS, "opentelemetry-instrument"),)
-        words = (sys.executable, os.path.join(PROGRAMS, "beating.py"), str(self.folder), *(("configure",) * own))
-        common = {
-            **over("http/protobuf", self.backend.http_endpoint, round(INTERVAL * 1000)),
-            **ONLY_HOST,
-            "OTEL_EXPORTER_OTLP_TIMEOUT": "1",
-            "OTEL_SERVICE_NAME": self.service,
-            "OTEL_METRICS_EXPORTER": "otlp",
-            "OTEL_TRACES_EXPORTER": "none",
-            "OTEL_LOGS_EXPORTER": "none",
-            "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "system_metrics",
-            f"{OURS}SAMPLING_INTERVAL": str(INTERVAL),
-            "XDG_RUNTIME_DIR": str(runtime),
-        }
-        environment = clean_environment(**{**common, **variables})
-        return self.stack.enter_context(Running(*instrument, *words, environment=environment))
 
 
 class Fault(NamedTuple):
     """One thing that fails.
 
     `tags` is a pattern for the tags that are absent meanwhile, and `part` the collector and part that are ill.
-    `says` are patterns for the lines of the application's log, in turn.
+    `says` are patterns for the lines of the application's log: first what is said of the change, then of the recovery.
     `own` plays it under our own provider; `exports` tells that it is the export that fails.
     """
 
@@ -102,20 +46,6 @@ class Fault(NamedTuple):
     own: bool = False
     exports: bool = False
 
-    @property
-    def done(self) -> str:
-        """What is done, in words."""
-        return " ".join((self.steps.__doc__ or "").split()).rstrip(".")
-
-
-@functools.cache
-def shim() -> str:
-    """Build what stands before the C library, once per process, and return its path."""
-    built = os.path.join(tempfile.mkdtemp(prefix="libc-stand-in-"), "shim.so")
-    flags = ("-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared")
-    subprocess.run(["cc", *flags, *map(str, sorted(LIBC.glob("*.c"))), "-o", built, "-ldl"], check=True)  # noqa: S607
-    return built
-
 
 def collectors(*kinds: str) -> dict[str, str]:
     """Return the variable that chooses kinds."""
@@ -123,7 +53,7 @@ def collectors(*kinds: str) -> dict[str, str]:
 
 
 def hung_call(place: Place) -> Steps:
-    """No call of NVML returns, then they do."""
+    """Have no call of NVML return for a while."""
     machine = place.nvml()
     yield {**machine.environment, **collectors("cpu", "memory", "network", "nvidia")}
     machine.set(EVERY_CALL, Answer(delay=FOREVER))
@@ -132,7 +62,7 @@ def hung_call(place: Place) -> Steps:
 
 
 def hung_mount(place: Place) -> Steps:
-    """`statvfs` of a path in `disk_paths` does not return, then it does."""
+    """Have `statvfs` of one path of `disk_paths` not return for a while."""
     mount = place.folder / "mount"
     mount.mkdir()
     yield {
@@ -148,7 +78,7 @@ def hung_mount(place: Place) -> Steps:
 
 
 def killed_nvml(place: Place) -> Steps:
-    """Every call of NVML says UNINITIALIZED, then NVML can be opened again."""
+    """Have every call of NVML say UNINITIALIZED for a while."""
     machine = place.nvml()
     yield {**machine.environment, **collectors("cpu", "memory", "network", "nvidia")}
     machine.set(EVERY_CALL, Answer(code=Code.UNINITIALIZED))
@@ -157,7 +87,7 @@ def killed_nvml(place: Place) -> Steps:
 
 
 def unloaded_driver(place: Place) -> Steps:
-    """Every call of NVML says DRIVER_NOT_LOADED, then the driver is loaded again."""
+    """Have every call of NVML say DRIVER_NOT_LOADED for a while."""
     machine = place.nvml()
     yield {**machine.environment, **collectors("cpu", "memory", "network", "nvidia")}
     machine.set(EVERY_CALL, Answer(code=Code.DRIVER_NOT_LOADED))
@@ -166,7 +96,7 @@ def unloaded_driver(place: Place) -> Steps:
 
 
 def lost_gpu(place: Place) -> Steps:
-    """Every call for the second GPU of two says GPU_IS_LOST (15), then it is back."""
+    """Have every call for the second GPU of two say GPU_IS_LOST (15) for a while."""
     machine = place.nvml(2)
     yield {**machine.environment, **collectors("cpu", "memory", "network", "nvidia")}
     machine.set(EVERY_CALL, Answer(code=Code.GPU_IS_LOST), 1)
@@ -175,7 +105,7 @@ def lost_gpu(place: Place) -> Steps:
 
 
 def hung_tool(place: Place) -> Steps:
-    """Each run of `rocm-smi` hangs, then it answers."""
+    """Have `rocm-smi` hang for a while."""
     (place.folder / "document").write_text(json.dumps({"card0": CARD}))
     hung = place.folder / "hung"
     program(
@@ -193,7 +123,7 @@ def hung_tool(place: Place) -> Steps:
 
 
 def silent_endpoint(place: Place) -> Steps:
-    """An OpenMetrics endpoint accepts and never answers, then it answers."""
+    """Have an OpenMetrics endpoint accept connections and not answer for a while."""
     hung = place.folder / "hung"
 
     def answer(request: Handler) -> None:
@@ -211,7 +141,7 @@ def silent_endpoint(place: Place) -> Steps:
 
 
 def stepped_clock(place: Place) -> Steps:
-    """The wall clock is stepped forward by an hour, then back by two."""
+    """Step the wall clock forward by an hour, then back by two."""
     clock = place.folder / "clock"
     clock.write_bytes(struct.pack("=q", 0))
 
@@ -226,7 +156,7 @@ def stepped_clock(place: Place) -> Steps:
 
 
 def vanishing_processes(place: Place) -> Steps:
-    """Five short children at a time are made and end without a pause, in the watched process tree."""
+    """Make short children, five at a time and without a pause, in the watched process tree."""
     yield {f"{OURS}TRACK_PROCESS_TREE": "true"}
     place.order("storm")
     yield {}
@@ -234,15 +164,15 @@ def vanishing_processes(place: Place) -> Steps:
 
 
 def used_up_descriptors(place: Place) -> Steps:
-    """The application takes every file descriptor that is left, then it gives them back."""
-    yield {}
+    """Have the application take every file descriptor that is left, and give them back."""
+    yield collectors("cpu", "memory", "network")
     place.order("descriptors")
     yield {}
     place.recall("descriptors")
 
 
 def used_up_memory(place: Place) -> Steps:
-    """The application takes all memory below a limit (RLIMIT_AS) close to its use, then it gives it back."""
+    """Have the application take all memory below a limit (RLIMIT_AS) close to what it uses, and give it back."""
     yield {}
     place.order("memory")
     yield {}
@@ -250,7 +180,7 @@ def used_up_memory(place: Place) -> Steps:
 
 
 def refusing_backend(place: Place) -> Steps:
-    """Stop otelcol, so that its port refuses, then start it again."""
+    """Stop the otelcol that is exported to, and start it again."""
     yield {}
     place.backend.stop()
     yield {}
@@ -258,12 +188,12 @@ def refusing_backend(place: Place) -> Steps:
 
 
 def overloaded_backend(place: Place) -> Steps:
-    """The backend answers each export with 503, then it takes them."""
+    """Answer each export with status 503 for a while."""
     yield from behind(Front(place.backend.http_endpoint), place, "overloaded")
 
 
 def silent_backend(place: Place) -> Steps:
-    """The backend accepts connections and never answers, then it does."""
+    """Accept each export and not answer it for a while."""
     yield from behind(Front(place.backend.http_endpoint), place, "silent")
 
 
@@ -298,8 +228,17 @@ FAULTS: Final = (
     ),
     Fault("clock stepped", stepped_clock),
     Fault("processes that vanish", vanishing_processes),
-    Fault("descriptors used up", used_up_descriptors, ".*", own=True),
-    Fault("memory used up", used_up_memory, ".*", own=True),
+    Fault(
+        "descriptors used up",
+        used_up_descriptors,
+        r"(cpu|memory_|network|proc).*",
+        "cpu|memory|network",
+        (
+            *(rf"{part}: Too many open files: .*" for part in ("cpu", "memory", "network")),
+            *(rf"{part} is back" for part in ("cpu", "memory", "network")),
+        ),
+    ),
+    Fault("memory used up", used_up_memory),
     Fault(
         "backend refuses",
         refusing_backend,

@@ -28,7 +28,9 @@ class _Handler(BaseHTTPRequestHandler):
             headers = {name: self.headers[name] for name in ("Content-Type", "Content-Encoding") if self.headers[name]}
             request = urllib.request.Request(self.server.backend + self.path, body, headers)
             with urllib.request.urlopen(request, timeout=10) as response:
-                self._say(response.status, response.read())
+                status, answer = response.status, response.read()
+            self.server.passed += 1
+            self._say(status, answer)
 
     def _say(self, status: int, body: bytes) -> None:
         self.send_response(status)
@@ -41,7 +43,10 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class Front(ThreadingHTTPServer):
-    """Passes what is posted on to `backend`; while its mode is `overloaded` it answers 503, while `silent` nothing."""
+    """Passes what is posted on to `backend`; while its mode is `overloaded` it answers 503, while `silent` nothing.
+
+    `passed` counts what the backend took.
+    """
 
     daemon_threads = True
 
@@ -49,6 +54,7 @@ class Front(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.backend = backend
         self.mode = "passing"
+        self.passed = 0
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
         self._thread = threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True)
 

@@ -1,244 +1,176 @@
 """What fails around a running application costs its own tags, while it lasts, and nothing else.
 
-Each fault is one process that exports to the real otelcol, several at a time. `make reliability` writes what was
-counted into docs/reliability.md.
+Each fault is a process or more that export to the real otelcol, several faults at a time. `make reliability` writes
+what was counted into docs/reliability.md. `RELIABILITY_OUTAGE` is how many seconds the backend is down behind the
+agent's persistent queue.
 """
 
 from __future__ import annotations
 
+import json
 import os
-import re
+import signal
 import threading
-from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
-from itertools import groupby
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pytest
 
-from tests.faults import FAULTS, INTERVAL, Fault, Place, shim
+from tests.faults import FAULTS
+from tests.front import Front
 from tests.nvml.machine import library
+from tests.otelcol import free_ports, running
+from tests.play import BUSY, Play, Row, check_beats, said
 from tests.running import receiving, until
+from tests.stage import COUNTED, INTERVAL, Backend, Place, settled, shim
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from concurrent.futures import Future
 
-    from tests.otelcol import Otelcol, Point
-    from tests.running import Running
+    from tests.faults import Fault
+    from tests.stage import Export
 
 pytestmark = [pytest.mark.otelcol, pytest.mark.nvml]
 
 AT_ONCE: Final = 4
-COUNTED: Final = 4
-"""Exports that are counted while a fault lasts, and after it."""
-BUSY: Final = 2.0
-"""Seconds by which a busy machine may be late."""
-STALE: Final = 2 * INTERVAL + 1
-"""Seconds for which a snapshot is served: what fails is absent after that."""
-MOST_LATE: Final = 1000
-"""Milliseconds by which a busy machine may delay a heartbeat; every fault lasts longer."""
-SUCCESS: Final = "sysmetrics.collector.success"
-
-Series = tuple[str, frozenset[tuple[str, object]]]
+OUTAGE: Final = float(os.environ.get("RELIABILITY_OUTAGE", "20"))
+AGENT: Final = str(Path(__file__).parents[1] / "collector-config" / "agent.yaml")
+HOST_TAG: Final = "memory_percent"
 
 
-class Export(NamedTuple):
-    """One export of one process."""
+class Stage(NamedTuple):
+    """What a play is given: a folder, otelcol's path, and one that already runs."""
 
-    time_ns: int
-    values: Mapping[Series, float]
-
-
-class Backend:
-    """An otelcol that several threads look at."""
-
-    def __init__(self, otelcol: Otelcol) -> None:
-        self.otelcol = otelcol
-        self._lock = threading.Lock()
-        self._seen = 0
-        self._points: defaultdict[object, list[Point]] = defaultdict(list)
-
-    def exports(self, service: str) -> list[Export]:
-        """Return what arrived from a service, by export, in the order of arrival."""
-        with self._lock:
-            points = self.otelcol.points()
-            for point in points[self._seen :]:
-                self._points[point.resource["service.name"]].append(point)
-            self._seen = len(points)
-            found = list(self._points[service])
-        return [Export(time, _values(points)) for time, points in groupby(found, lambda point: point.time_ns)]
+    folder: Path
+    binary: str
+    shared: Backend
 
 
-def _values(points: Iterator[Point]) -> dict[Series, float]:
-    found: dict[Series, float] = {}
-    for point in points:
-        series = (point.name, frozenset(point.attributes.items()))
-        assert series not in found, series
-        found[series] = point.value
-    return found
-
-
-class Row(NamedTuple):
-    """What was expected and what arrived: points of everything else, of what fails while it does, and afterwards."""
-
-    fault: Fault
-    expected: tuple[int, int, int]
-    received: tuple[int, int, int]
-
-    def __str__(self) -> str:
-        """Return the line of the table."""
-        numbers = (" · ".join(map(str, found)) for found in (self.expected, self.received))
-        return "| {} |".format(" | ".join((self.fault.name, self.fault.done, *numbers)))
-
-
-class Play:
-    """One fault that is played once."""
-
-    def __init__(self, fault: Fault, place: Place, backend: Backend) -> None:
-        self.fault = fault
-        self.place = place
-        self.backend = backend
-
-    def run(self) -> Row:
-        """Play it from begin to end, and check everything but the numbers."""
-        steps = self.fault.steps(self.place)
-        with self.place.stack:
-            program = self.place.start(next(steps), own=self.fault.own)
-            series, first = self._settle(program)
-            touched = {one for one in series if self._is_touched(one)}
-            self.place.order("begin")
-            next(steps)
-            during = self._lasts(program, touched)
-            next(steps, None)
-            after = self._is_over(program, series)
-            self.place.order("stop")
-            assert program.finish() == 0, program.tell()
-            self._check_host(program)
-        every = self._exports()[first:]
-        others = series - touched
-        return Row(
-            self.fault,
-            (0 if self.fault.exports else len(every) * len(others), 0, len(after) * len(touched)),
-            (
-                0 if self.fault.exports else sum(len(others & one.values.keys()) for one in every),
-                sum(len(touched & one.values.keys()) for one in during),
-                sum(len(touched & one.values.keys()) for one in after),
-            ),
-        )
-
-    def _settle(self, program: Running) -> tuple[frozenset[Series], int]:
-        """Wait until several exports in turn have the same series; return those, and how many exports came before."""
-        program.wait_for_line("ready")
-
-        def settled() -> bool:
-            sets = [one.values.keys() for one in self._exports()[-COUNTED:]]
-            return (
-                len(sets) == COUNTED
-                and all(one == sets[0] for one in sets)
-                and (not self.fault.tags or any(map(self._is_touched, sets[0])))
-            )
-
-        until(settled, 30, program.tell)
-        exports = self._exports()
-        return frozenset(exports[-1].values), len(exports) - 1
-
-    def _lasts(self, program: Running, touched: set[Series]) -> list[Export]:
-        """Wait until what fails is absent, and return some exports since then."""
-        if self.fault.exports:
-            seen = self._until_silent(program)
-            threading.Event().wait(COUNTED * INTERVAL)
-            return self._exports()[seen:]
-        if not touched:
-            seen = len(self._exports())
-            until(lambda: len(self._exports()) > seen + STALE / INTERVAL, STALE + BUSY, program.tell)
-        until(lambda: not touched & self._exports()[-1].values.keys(), STALE + BUSY, program.tell)
-        found = self._next(program)
-        if self.fault.part:
-            assert {self._success(one) for one in found} == {0}
-        return found
-
-    def _is_over(self, program: Running, series: frozenset[Series]) -> list[Export]:
-        """Wait until everything is back, and return some exports since then."""
-        seen = len(self._exports())
-        until(
-            lambda: len(self._exports()) > seen and series <= self._exports()[-1].values.keys(),
-            2 * INTERVAL + BUSY,
-            program.tell,
-        )
-        found = self._next(program)
-        if self.fault.part:
-            assert {self._success(one) for one in found} == {1}
-        return found
-
-    def _check_host(self, program: Running) -> None:
-        """Nothing of the host's was delayed, and the log has one line for the change and one for the recovery."""
-        assert int(program.wait_for_line("worst ").split()[1]) < MOST_LATE
-        assert len(program.errors) == len(self.fault.says), program.tell()
-        for line, pattern in zip(program.errors, self.fault.says, strict=True):
-            assert re.fullmatch(f"otel-sysmetrics: {pattern}", line), line
-
-    def _until_silent(self, program: Running) -> int:
-        """Wait until what was on its way has arrived, and return how many exports there are."""
-        exports = [-1]
-
-        def silent() -> bool:
-            exports.append(len(self._exports()))
-            threading.Event().wait(INTERVAL)
-            return len(self._exports()) == exports[-1]
-
-        until(silent, 5, program.tell)
-        return exports[-1]
-
-    def _next(self, program: Running) -> list[Export]:
-        """Return the next exports, with the newest one."""
-        seen = len(self._exports()) - 1
-        until(lambda: len(self._exports()) >= seen + COUNTED, COUNTED * INTERVAL + 10, program.tell)
-        return self._exports()[seen : seen + COUNTED]
-
-    def _exports(self) -> list[Export]:
-        # The newest one may not be whole yet.
-        return self.backend.exports(self.place.service)
-
-    def _is_touched(self, series: Series) -> bool:
-        return self.fault.exports or bool(re.fullmatch(self.fault.tags, series[0]))
-
-    def _success(self, export: Export) -> float:
-        (value,) = (
-            value
-            for (name, attributes), value in export.values.items()
-            if name == SUCCESS and re.fullmatch(self.fault.part, _part(dict(attributes)))
-        )
-        return value
-
-
-def _part(attributes: Mapping[str, object]) -> str:
-    return " ".join(str(attributes[key]) for key in ("collector", "part") if key in attributes)
-
-
-def play(fault: Fault, folder: Path, binary: str, shared: Backend) -> Row:
-    """Play one fault; one that touches the backend gets a backend of its own."""
-    place = Place(folder, shared.otelcol, fault.name.replace(" ", "-"))
-    backend = shared
+def play(fault: Fault, stage: Stage) -> Row:
+    """Play one row of the table; what touches the backend gets a backend of its own."""
+    place = Place(stage.folder, stage.shared.otelcol, fault.name)
+    backend = stage.shared
     if fault.exports:
-        place.backend = place.stack.enter_context(receiving(binary, str(folder / "otelcol")))
+        place.backend = place.stack.enter_context(receiving(stage.binary, str(stage.folder / "otelcol")))
         backend = Backend(place.backend)
     return Play(fault, place, backend).run()
 
 
+def killed_reporter(stage: Stage) -> Row:
+    """Kill (-9) the one of three processes of a job that reports the host."""
+    place, backend = Place(stage.folder, stage.shared.otelcol, "reporter killed"), stage.shared
+    names = ("first", "second", "third")
+    with place.stack:
+        programs = {name: place.start({}, owner=name) for name in names}
+
+        def newest(name: str) -> Export | None:
+            return next(reversed(backend.exports(name)), None)
+
+        def reporters(among: Iterable[str]) -> list[str]:
+            return [name for name in among if (export := newest(name)) is not None and export.has(HOST_TAG)]
+
+        until(lambda: len(reporters(names)) == 1 and all(settled(backend.exports(name)) for name in names), 30)
+        (reporter,) = reporters(names)
+        others = [name for name in names if name != reporter]
+        host = set(backend.exports(reporter)[-1].values)
+        own = {name: set(backend.exports(name)[-1].values) for name in others}
+        host -= own[others[0]]
+        first = {name: len(backend.exports(name)) for name in others}
+
+        place.order("begin")
+        programs[reporter].send(signal.SIGKILL)
+        until(lambda: len(reporters(others)) == 1, 2 * INTERVAL + BUSY)
+        (heir,) = reporters(others)
+        until(lambda: host <= backend.exports(heir)[-1].values.keys(), 2 * INTERVAL + BUSY)
+        seen = {name: len(backend.exports(name)) - 1 for name in others}
+        until(lambda: all(len(backend.exports(name)) >= seen[name] + COUNTED for name in others), 15)
+        place.order("stop")
+        assert [programs[name].finish() for name in others] == [0, 0]
+        for name in others:
+            check_beats(programs[name])
+            assert programs[name].errors == []
+    whole = {name: backend.exports(name)[first[name] :] for name in others}
+    after = {name: backend.exports(name)[seen[name] :][:COUNTED] for name in others}
+    return Row(
+        place.name,
+        said(killed_reporter),
+        (sum(len(whole[name]) * len(own[name]) for name in others), 0, COUNTED * len(host)),
+        (
+            sum(len(own[name] & one.values.keys()) for name in others for one in whole[name]),
+            0,
+            sum(len(host & one.values.keys()) for name in others for one in after[name]),
+        ),
+    )
+
+
+def restarted_backend(stage: Stage) -> Row:
+    """Stop otelcol for 20 s and start it again, behind an agent with collector-config/agent.yaml and its queue."""
+    place = Place(stage.folder, stage.shared.otelcol, "backend restarted")
+    with place.stack:
+        place.backend = place.stack.enter_context(receiving(stage.binary, str(stage.folder / "otelcol")))
+        backend = Backend(place.backend)
+        front = place.stack.enter_context(Front(agent(place, stage.binary)))
+        program = place.start({"OTEL_EXPORTER_OTLP_ENDPOINT": front.url})
+        until(lambda: settled(backend.exports(place.name)), 30, program.tell)
+        first = len(backend.exports(place.name))
+        series = backend.exports(place.name)[-1].values.keys()
+
+        place.order("begin")
+        place.backend.stop()
+        before = len(backend.exports(place.name))
+        threading.Event().wait(OUTAGE)
+        during = len(backend.exports(place.name)) - before
+        place.backend.start()
+        place.order("stop")
+        assert program.finish() == 0, program.tell()
+        check_beats(program)
+        assert program.errors == []
+        until(lambda: len(backend.exports(place.name)) >= front.passed, 60, program.tell)
+        exports = backend.exports(place.name)
+    assert front.passed > OUTAGE / INTERVAL / 2
+    return Row(
+        place.name,
+        said(restarted_backend).replace("20 s", f"{OUTAGE:g} s"),
+        (0, 0, (front.passed - first) * len(series)),
+        (0, during, sum(len(series & one.values.keys()) for one in exports[first:])),
+    )
+
+
+def agent(place: Place, binary: str) -> str:
+    """Run the agent as it stands, but that it tries again after a second and not half a minute; return its address."""
+    retry = {"exporters": {"otlp_http": {"retry_on_failure": {"initial_interval": "1s", "max_interval": "1s"}}}}
+    soon = place.folder / "soon.yaml"
+    soon.write_text(json.dumps(retry))
+    (port,) = free_ports(1)
+    variables = {
+        "AGENT_LISTEN": f"127.0.0.1:{port}",
+        "OTEL_EXPORTER_OTLP_ENDPOINT": place.backend.http_endpoint,
+        "OTELCOL_STORAGE": str(place.folder / "queue"),
+    }
+    place.stack.enter_context(running((binary, "--config", AGENT, "--config", str(soon)), [port], variables))
+    return f"http://127.0.0.1:{port}"
+
+
+PLAYS: Final[Mapping[str, Callable[[Stage], Row]]] = {
+    "backend restarted": restarted_backend,  # the longest one first
+    **{fault.name: partial(play, fault) for fault in FAULTS},
+    "reporter killed": killed_reporter,
+}
+
+
 @pytest.fixture(scope="module")
-def rows() -> Iterator[list[Row]]:
-    """Collect the table's rows; written where `make reliability` wants them."""
-    found: list[Row] = []
+def rows() -> Iterator[dict[str, Row]]:
+    """Collect the rows of the table, and write it where `make reliability` wants it."""
+    found: dict[str, Row] = {}
     yield found
-    document = os.environ.get("RELIABILITY_TABLE")
-    order = {fault.name: number for number, fault in enumerate(FAULTS)}
-    lines = [str(row) for row in sorted(found, key=lambda row: order[row.fault.name])]
-    if document:
-        text = Path(document).read_text(encoding="utf-8")
-        head, _, _ = re.split(r"(?<=\| --- \| --- \| --- \| --- \|\n)()", text, maxsplit=1)
-        Path(document).write_text(head + "".join(f"{line}\n" for line in lines), encoding="utf-8")
+    if path := os.environ.get("RELIABILITY_TABLE"):
+        document = Path(path)
+        head, line, _ = document.read_text(encoding="utf-8").partition("| --- | --- | --- | --- |\n")
+        table = "".join(f"{found[name]}\n" for name in PLAYS if name in found)
+        document.write_text(f"{head}{line}{table}", encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -247,9 +179,9 @@ def played(
     nvml_builds: None,  # noqa: ARG001 - it may skip
     tmp_path_factory: pytest.TempPathFactory,
     request: pytest.FixtureRequest,
-) -> Iterator[Callable[[Fault], Row]]:
-    """Play the chosen faults, some at a time, and return a function that gives what came of one."""
-    chosen = [fault for item in request.session.items if isinstance(fault := _params(item).get("fault"), Fault)]
+) -> Iterator[Callable[[str], Row]]:
+    """Play what was chosen, some at a time, and return a function that gives what came of one."""
+    chosen = {getattr(getattr(item, "callspec", None), "params", {}).get("name") for item in request.session.items}
     library()  # built once, before several threads want it
     shim()
     with (
@@ -258,23 +190,18 @@ def played(
     ):
         shared = Backend(otelcol)
         futures: dict[str, Future[Row]] = {
-            fault.name: pool.submit(play, fault, tmp_path_factory.mktemp("fault"), otelcol_binary, shared)
-            for fault in chosen
+            name: pool.submit(act, Stage(tmp_path_factory.mktemp("fault"), otelcol_binary, shared))
+            for name, act in PLAYS.items()
+            if name in chosen
         }
-        yield lambda fault: futures[fault.name].result()
+        yield lambda name: futures[name].result()
 
 
-def _params(item: pytest.Item) -> Mapping[str, object]:
-    found: Mapping[str, object] = getattr(getattr(item, "callspec", None), "params", {})
-    return found
-
-
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+@pytest.mark.parametrize("name", PLAYS)
 def test_a_fault_costs_its_own_tags_while_it_lasts(
-    fault: Fault, played: Callable[[Fault], Row], rows: list[Row]
+    name: str, played: Callable[[str], Row], rows: dict[str, Row]
 ) -> None:
     """Everything else has every point, what fails has none while it does and every one again afterwards."""
-    row = played(fault)
-    rows.append(row)
+    row = rows[name] = played(name)
     print(row)  # noqa: T201 - pytest keeps it
     assert row.received == row.expected

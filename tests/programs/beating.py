@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 BEAT = 0.005
 FOLDER = sys.argv[1]
-PIECE = 2**16
+PIECES = (2**16, 2**12, 2**9)
 ROOM = 2**22
 
 STORM = """
@@ -61,9 +61,10 @@ def memory() -> Iterator[None]:
         used = int(statm.read().split()[0]) * resource.getpagesize()
     taken: list[bytearray] = []
     with limited(resource.RLIMIT_AS, used + ROOM):
-        with suppress(MemoryError):
-            while True:
-                taken.append(bytearray(PIECE))
+        for size in PIECES:
+            with suppress(MemoryError):
+                while True:
+                    taken.append(bytearray(size))
         yield
     taken.clear()
 
