@@ -166,10 +166,11 @@ def rows() -> Iterator[dict[str, Row]]:
     """Collect the rows of the table, and write it where `make reliability` wants it."""
     found: dict[str, Row] = {}
     yield found
-    if path := os.environ.get("RELIABILITY_TABLE"):
+    path = os.environ.get("RELIABILITY_TABLE")
+    if path and found.keys() == PLAYS.keys():
         document = Path(path)
         head, line, _ = document.read_text(encoding="utf-8").partition("| --- | --- | --- | --- |\n")
-        table = "".join(f"{found[name]}\n" for name in PLAYS if name in found)
+        table = "".join(f"{found[name]}\n" for name in PLAYS)
         document.write_text(f"{head}{line}{table}", encoding="utf-8")
 
 
