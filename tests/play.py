@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tests.running import until
@@ -22,6 +23,8 @@ STALE: Final = 2 * INTERVAL + 1
 """Seconds for which a snapshot is served: what fails is absent after that."""
 MOST_LATE: Final = 1000
 """Milliseconds by which a busy machine may delay a heartbeat; every fault lasts longer."""
+LEAST_EXPORTS: Final = 0.7
+"""Share of the intervals in which even a busy machine exports: each takes as long as it lasts and the export."""
 SUCCESS: Final = "sysmetrics.collector.success"
 
 
@@ -63,16 +66,19 @@ class Play:
         with self.place.stack:
             program = self.place.start(next(steps), own=self.fault.own)
             series, first = self._settle(program)
+            begun = time.monotonic()
             touched = {one for one in series if self._is_touched(one)}
             self.place.order("begin")
             next(steps)
             during = self._lasts(program, touched)
             next(steps, None)
             after = self._is_over(program, series)
+            seconds = time.monotonic() - begun
             self.place.order("stop")
             assert program.finish() == 0, program.tell()
             self._check_host(program)
         every = self._exports()[first:]
+        assert self.fault.exports or len(every) > LEAST_EXPORTS * seconds / INTERVAL
         others = series - touched
         return Row(
             self.fault.name,
