@@ -7,7 +7,7 @@ INSTALL := pip install --quiet --disable-pip-version-check
 # Debian's pip does not know dependency groups, which came with 25.1.
 PIP := 'pip>=25.1'
 
-.PHONY: help demo check check-oldest otelcol prometheus bench docs format clean
+.PHONY: help demo check check-oldest otelcol prometheus bench reliability docs format clean
 .DELETE_ON_ERROR:
 
 help: ## list these targets
@@ -42,6 +42,9 @@ prometheus: ## build the Prometheus that the tests use; needs Go
 
 bench: .venv/installed-dev ## run the benchmarks
 	@for benchmark in benchmarks/*.py; do echo "== $$benchmark"; $(BIN)/python "$$benchmark" || exit; done
+
+reliability: .venv/installed-dev ## let everything fail around a process and write docs/reliability.md; needs otelcol
+	@RELIABILITY_TABLE=docs/reliability.md REQUIRE_BUILDS=1 $(BIN)/pytest tests/test_faults.py
 
 docs: .venv/installed ## write docs/metrics.md from the catalogue
 	@$(BIN)/otel-sysmetrics catalog --format markdown >docs/metrics.md.new

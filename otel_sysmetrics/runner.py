@@ -108,6 +108,15 @@ class Runner:
             except BaseException as error:  # noqa: BLE001 - a vendor library may raise anything, and we are leaving
                 _log.debug("%s: closing failed: %s", self.lane, said(error))
 
+    def look(self) -> None:
+        """Say that a part hangs which was well before: it cannot say so itself. Called by another thread."""
+        snapshot, now = self.health.snapshot, self._clock.now()
+        if not self.health.well or snapshot is None or snapshot.fresh(now) or self._failing:
+            return
+        if not self._stop.is_set() and not self._ended():
+            self._failing = True
+            _log.warning("otel-sysmetrics: %s: no answer for %.0f s", self.lane, now - snapshot.time)
+
     def _find(self) -> Collector | None:
         import tenacity
 
@@ -162,11 +171,11 @@ class Runner:
         if (self._stop.is_set() and not (last and error is None)) or self._ended():
             return True
         snapshot = Snapshot(self._of_the_job(readings) if last else readings, now, now - begun, gap)
-        if error is None:
-            self._recovered()
-        else:
+        if error is not None:
             self._failed(error)
         self.health.snapshot = snapshot
+        if error is None:
+            self._recovered()
         self._publish(self.health, snapshot)
         self.health.samples += 1
         return not isinstance(error, NotHere)

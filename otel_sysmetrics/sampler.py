@@ -158,16 +158,15 @@ class Sampler:
         if not reports:
             return
         election = self._election
-        if election is None:
-            self._run_all()
-            return
-        self._hosts = election.won()
+        if election is not None:
+            self._hosts = election.won()
         self._run_all()
         if self._hosts and not self._runners:  # nothing of the host's is chosen either
-            election.end()
+            if election is not None:
+                election.end()
             return
         with suppress(RuntimeError):
-            self._lanes.run("election", lambda: self._follow(election))
+            self._lanes.run("watch", self._watch)
 
     def _run_all(self) -> None:
         with importing():
@@ -184,21 +183,30 @@ class Sampler:
 
         return body
 
-    def _follow(self, election: Election) -> None:
-        """Begin anew, with a baseline, whenever this process is the one to speak for the host, or is not any more."""
+    def _watch(self) -> None:
+        """Look which parts hang, and whose turn it is to speak for the host; who waits for it looks more often."""
         interval = self.settings.sampling_interval
-        while not self.clock.wait(self._stop, interval if self._hosts else interval / 3):
-            if election.won() == self._hosts:
-                continue
-            before = self._runners or ()
+        before = self.clock.now()
+        while not self.clock.wait(self._stop, gap := interval / 3 if self._election and not self._hosts else interval):
+            now = self.clock.now()
+            if now - before < 2 * gap + 1:  # else it is this whole process that stood still
+                for runner in self._runners or ():
+                    runner.look()
+            before = now
+            if self._election is not None and self._election.won() != self._hosts:
+                self._change_hosts()
+
+    def _change_hosts(self) -> None:
+        """Begin anew, with a baseline: this process is the one to speak for the host now, or is not any more."""
+        before = self._runners or ()
+        self._turn.set()
+        self._turn = threading.Event()
+        self._hosts = not self._hosts
+        self._run_all()
+        for runner in before:  # a hung one would leave its last snapshot being served for a while
+            self._publish(runner.health, Snapshot((), self.clock.now(), 0.0, self.settings.sampling_interval))
+        if self._stop.is_set():
             self._turn.set()
-            self._turn = threading.Event()
-            self._hosts = not self._hosts
-            self._run_all()
-            for runner in before:  # a hung one would leave its last snapshot being served for a while
-                self._publish(runner.health, Snapshot((), self.clock.now(), 0.0, interval))
-            if self._stop.is_set():
-                self._turn.set()
 
 
 def _never() -> bool:

@@ -642,3 +642,36 @@ def test_closing_from_outside_closes_what_every_part_holds(stage: Stage) -> None
 
 def test_the_default_first_gaps_are_1_1_2_4() -> None:
     assert FIRST_GAPS == (1, 1, 2, 4)
+
+
+def test_a_part_that_hangs_is_said_once_and_so_is_its_return(caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever looks at it says so, as the part itself cannot, and not before its snapshot is too old to be served."""
+
+    def hang() -> Iterable[Reading]:
+        for _ in range(4):
+            run.clock.spend(10)
+            run.runner.look()
+            heard.append((run.clock.time, [record.message for record in caplog.records]))
+        return ONE
+
+    heard: list[tuple[float, list[str]]] = []
+    run = Run(FakeCollector(ONE, hang, ONE), interval=10, end=60)
+    run.go()
+
+    line = "otel-sysmetrics: cpu: no answer for 11 s"
+    assert heard == [(11, [line]), (21, [line]), (31, [line]), (41, [line])]
+    assert [record.message for record in caplog.records] == [line, "otel-sysmetrics: cpu is back"]
+
+
+@pytest.mark.parametrize("step", [ONE, OSError("ill")])
+def test_looking_at_a_part_that_does_not_hang_says_nothing(
+    caplog: pytest.LogCaptureFixture, step: Iterable[Reading] | BaseException
+) -> None:
+    """Neither of one that is well, nor of one that has said itself that it is ill, nor after the end."""
+    run = Run(FakeCollector(ONE, step), interval=10, end=60)
+    for moment in range(1, 90, 5):
+        run.clock.at(moment, run.runner.look)
+    run.go()
+    run.clock.spend(100)
+    run.runner.look()
+    assert not any("no answer" in record.message for record in caplog.records)

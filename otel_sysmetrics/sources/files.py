@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import Final
 
 _READ: Final = os.O_RDONLY | getattr(os, "O_BINARY", 0)
 _CHUNK: Final = 1 << 14
+_USED_UP: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 class Files:
     """The host's file system as seen from `root`, the place where it is mounted.
 
     A file that is missing, unreadable or not text is `None`: the kernel leaves out what a platform, a container
-    or a hardened /proc does not show, and that costs only what stands in it.
+    or a hardened /proc does not show, and that costs only what stands in it. Where no file at all can be opened,
+    since descriptors are used up, OSError is raised: of this file that says nothing.
     """
 
     def __init__(self, root: str = "/") -> None:
@@ -36,7 +39,11 @@ class Files:
                 return text.decode("utf-8", "surrogateescape")
             finally:
                 os.close(descriptor)
-        except (OSError, ValueError):
+        except OSError as error:
+            if error.errno in _USED_UP:
+                raise
+            return None
+        except ValueError:
             return None
 
     def lines(self, *parts: str) -> list[str]:
@@ -51,7 +58,9 @@ class Files:
         """Return the names in a directory, sorted, none where there is no directory."""
         try:
             return sorted(os.listdir(self.path(*parts)))
-        except OSError:
+        except OSError as error:
+            if error.errno in _USED_UP:
+                raise
             return []
 
     def exists(self, *parts: str) -> bool:

@@ -34,11 +34,13 @@ class Trouble(NamedTuple):
 
 
 _TROUBLES: Final[Mapping[int, Trouble]] = {
+    1: Trouble("NVML does not stay open", "", rare=False),
     4: Trouble(
         "no permission to use the NVIDIA driver",
         "give this user read and write access to /dev/nvidiactl and /dev/nvidia*",
     ),
     9: Trouble("the NVIDIA driver is not loaded", "load it: modprobe nvidia", rare=False),
+    10: Trouble("the NVIDIA driver did not answer in time", "", rare=False),
     13: Trouble("the NVIDIA driver is too old for nvidia-ml-py", "upgrade the driver"),
     15: Trouble(
         "a GPU is lost",
