@@ -149,12 +149,13 @@ def busy_share(before: CpuTimes, now: CpuTimes) -> float | None:
 def parse_cpu_list(text: str) -> frozenset[int]:
     """Read a list of CPUs such as `0-3,8`; empty where it is not one."""
     found: set[int] = set()
+    end = -1
     for span in text.strip().split(","):
         match = _CPU_SPAN.fullmatch(span)
-        if match is None:
+        if match is None or int(match[1]) <= end:  # the kernel lists each CPU once, in order
             return frozenset()
-        first, last = match.groups()
-        found.update(range(int(first), int(last or first) + 1))
+        first, end = int(match[1]), int(match[2] or match[1])
+        found.update(range(first, end + 1))
     return frozenset(found)
 
 

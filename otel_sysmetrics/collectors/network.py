@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from otel_sysmetrics.catalog import host
 from otel_sysmetrics.collector import NotHere, Part
 from otel_sysmetrics.reading import Reading
-from otel_sysmetrics.sources.files import Files, whole
+from otel_sysmetrics.sources.files import Files, counted
 from otel_sysmetrics.sources.remembered import Remembered
 from otel_sysmetrics.sources.totals import Total
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _SPECS: Final = (host.NETWORK_SENT, host.NETWORK_RECEIVED, host.NETWORK_TCP_RETRANSMITS)
 _LOOPBACK: Final = re.compile(r"lo\d*|loopback.*", re.IGNORECASE)
+_SENT: Final = 8  # the column of the bytes sent
 _UP: Final = 0x1
 _LOOPS: Final = 0x8
 
@@ -123,7 +124,7 @@ def parse_retransmits(text: str | None) -> int | None:
     """Read `RetransSegs` from the text of `/proc/net/snmp`, where a row of names stands above a row of values."""
     match [line.split() for line in (text or "").splitlines() if line.startswith("Tcp:")]:
         case [names, values]:
-            return whole(dict(zip(names, values, strict=False)).get("RetransSegs"))
+            return counted(dict(zip(names, values, strict=False)).get("RetransSegs"))
     return None
 
 
@@ -141,10 +142,8 @@ def read_link(files: Files, name: str) -> Link:
 
 
 def _traffic(row: list[str]) -> Traffic | None:
-    try:
-        return Traffic(received=int(row[0]), sent=int(row[8]))
-    except (IndexError, ValueError):
-        return None
+    received, sent = (counted(row[0]), counted(row[_SENT])) if len(row) > _SENT else (None, None)
+    return None if received is None or sent is None else Traffic(received, sent)
 
 
 def _take(links: Mapping[str, Link], patterns: tuple[str, ...]) -> dict[str, Link]:

@@ -253,5 +253,7 @@ def _share(value: object) -> float | None:
 
 
 def _sum(values: list[float | None]) -> float | None:
+    """Return the sum of what is known, which is no 0 while a part of it is unknown: who uses nothing says 0."""
     known = [value for value in values if value is not None]
-    return sum(known) if known else None
+    total = sum(known)
+    return total if known and (total or len(known) == len(values)) else None

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from otel_sysmetrics.sources.files import fields, whole
+from otel_sysmetrics.sources.files import counted, fields
 from otel_sysmetrics.sources.remembered import Remembered
 
 if TYPE_CHECKING:
@@ -129,7 +129,8 @@ class Cgroups:
             return CpuControl(None, None, None, "")
         nearest = quotas[0][1]
         counts = fields(self._files.lines(nearest, "cpu.stat"))
-        return CpuControl(min(quotas)[0], _count(counts.get("nr_periods")), _count(counts.get("nr_throttled")), nearest)
+        periods, throttled = counted(counts.get("nr_periods")), counted(counts.get("nr_throttled"))
+        return CpuControl(min(quotas)[0], periods, throttled, nearest)
 
     def _lineage(self, pid: int) -> Lineage | None:
         text = self._files.text(f"proc/{pid}/cgroup")
@@ -172,17 +173,17 @@ class Cgroups:
         return tightest, carrier
 
     def _memory_used(self, directory: str, names: _MemoryFiles) -> int | None:
-        usage = _count(self._files.text(directory, names.usage))
+        usage = counted(self._files.text(directory, names.usage))
         if usage is None:
             return None
         # A sandbox such as gVisor does not say how much of it is cache; then all of it counts.
         stat = fields(self._files.lines(directory, "memory.stat"))
-        return max(0, usage - (_count(stat.get(names.cache)) or 0))
+        return max(0, usage - (counted(stat.get(names.cache)) or 0))
 
     def _first_count(self, lineage: Lineage, name: str, key: str) -> tuple[int | None, str]:
         # In v2 a cgroup without the controller leaves its processes to the next one above, which keeps the count.
         for directory in lineage.directories:
-            count = _count(fields(self._files.lines(directory, name)).get(key))
+            count = counted(fields(self._files.lines(directory, name)).get(key))
             if count is not None:
                 return count, directory
         return None, ""
@@ -190,8 +191,8 @@ class Cgroups:
     def _cpu_quota(self, directory: str, *, unified: bool) -> float | None:
         if unified:
             return parse_cpu_max(self._files.text(directory, "cpu.max"))
-        quota = _count(self._files.text(directory, "cpu.cfs_quota_us"))
-        period = _count(self._files.text(directory, "cpu.cfs_period_us")) if quota else None
+        quota = counted(self._files.text(directory, "cpu.cfs_quota_us"))
+        period = counted(self._files.text(directory, "cpu.cfs_period_us")) if quota else None
         return quota / period if quota and period else None
 
 
@@ -257,21 +258,16 @@ def visible(path: str, mount: Mount) -> tuple[str, ...]:
 
 def parse_limit(text: str | None) -> int | None:
     """Read a memory limit in bytes; `max`, -1 and v1's huge number are no limit, as is anything else."""
-    limit = _count(text)
+    limit = counted(text)
     return limit if limit and limit < _NO_LIMIT else None
 
 
 def parse_cpu_max(text: str | None) -> float | None:
     """Read `cpu.max` (a quota and a period, in µs) as a number of CPUs; `max` is no limit, as is anything else."""
     words = (text or "").split()
-    quota = _count(words[0]) if words else None
-    period = _count(words[1]) if len(words) > 1 else _DEFAULT_PERIOD
+    quota = counted(words[0]) if words else None
+    period = counted(words[1]) if len(words) > 1 else _DEFAULT_PERIOD
     return quota / period if quota and period else None
-
-
-def _count(text: str | None) -> int | None:
-    number = whole(text)
-    return number if number is not None and 0 <= number < 1 << 64 else None
 
 
 def _steps(path: str) -> list[str]:

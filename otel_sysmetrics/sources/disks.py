@@ -7,6 +7,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from otel_sysmetrics.sources.files import counted
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from otel_sysmetrics.sources.mounts import Mount
 
 _SECTOR: Final = 512  # of /proc/diskstats, whatever the disk's own sectors are
+_READ, _WRITTEN = 5, 9  # the columns of the sectors
 _STACKED: Final = re.compile(r"(dm-|md|loop|ram|zram|zd|drbd|bcache)[\d_]|(sr|fd|scd)\d")
 _PARTITION: Final = re.compile(r"(.*\d)p\d+|(.*\D)\d+")
 _NVME_PATH: Final = re.compile(r"(nvme\d+)c\d+(n\d+)")
@@ -95,11 +98,11 @@ def label_of(mount: Mount, device: str | None) -> str | None:
 
 
 def _disk(row: list[str]) -> Disk | None:
-    try:
-        # A partition before Linux 2.6.25 had fewer columns, of another meaning.
-        return Disk(int(row[5]) * _SECTOR, int(row[9]) * _SECTOR, f"{row[0]}:{row[1]}")
-    except (IndexError, ValueError):
+    # A partition before Linux 2.6.25 had fewer columns, of another meaning.
+    read, written = (counted(row[_READ]), counted(row[_WRITTEN])) if len(row) > _WRITTEN else (None, None)
+    if read is None or written is None:
         return None
+    return Disk(read * _SECTOR, written * _SECTOR, f"{row[0]}:{row[1]}")
 
 
 def _is_whole(files: Files, name: str, known: Mapping[str, Disk]) -> bool:

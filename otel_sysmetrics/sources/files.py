@@ -80,6 +80,12 @@ def whole(text: str | None) -> int | None:
         return None
 
 
+def counted(text: str | None) -> int | None:
+    """Return what a kernel has counted, in at most 64 bits, or None."""
+    number = whole(text)
+    return number if number is not None and 0 <= number < 1 << 64 else None
+
+
 def fields(lines: list[str], separator: str | None = None) -> dict[str, str]:
     """Read lines of a key and its value (`VmRSS:  12 kB`, `nr_periods 3`) into a dictionary."""
     pairs = (line.split(separator, 1) for line in lines)

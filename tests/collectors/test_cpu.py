@@ -255,7 +255,18 @@ def test_no_text_breaks_a_parser(text: str, cpus: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "count"),
-    [("0-3", 4), ("0,2", 2), ("0-1,8-9,20", 5), ("7\n", 1), ("", 0), ("all", 0), ("0-", 0), ("0-99999999999", 0)],
+    [
+        ("0-3", 4),
+        ("0,2", 2),
+        ("0-1,8-9,20", 5),
+        ("7\n", 1),
+        ("", 0),
+        ("all", 0),
+        ("0-", 0),
+        ("0-99999999999", 0),
+        ("3,1", 0),
+        ("0-9,9-12", 0),
+    ],
 )
 def test_a_list_of_cpus_is_counted(text: str, count: int) -> None:
     assert len(cpu.parse_cpu_list(text)) == count

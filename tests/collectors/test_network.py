@@ -335,3 +335,10 @@ def test_no_two_counted_interfaces_are_master_and_port_or_upper_and_lower(links:
             assert links[port].master != master or not links[master].up
         for upper, lower in ((one, other), (other, one)):
             assert lower not in links[upper].lowers or links[lower].master == upper
+
+
+@pytest.mark.parametrize("count", ["-1", str(2**64), "9" * 400])
+def test_what_no_kernel_counts_is_no_counter(count: str) -> None:
+    assert parse_dev(f"eth0: {count} 1 0 0 0 0 0 0 5 1 0 0 0 0 0 0\n") == {}
+    assert parse_dev(f"eth0: 5 1 0 0 0 0 0 0 {count} 1 0 0 0 0 0 0\n") == {}
+    assert parse_retransmits(f"Tcp: RtoMin RetransSegs\nTcp: 200 {count}\n") is None

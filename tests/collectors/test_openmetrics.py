@@ -303,6 +303,28 @@ def test_a_query_to_prometheus_gives_the_same() -> None:
             tuple(collector(dcgm=url).sample())
 
 
+@pytest.mark.parametrize("value", [10**400, True, None, {}, "1_0", "9" * 5000])
+def test_a_value_that_is_none_costs_its_row_of_the_reply(value: object) -> None:
+    rows = [
+        {"metric": {"__name__": f"DCGM_FI_DEV_{field}", "gpu": "0"}, "value": [1, each]}
+        for field, each in (("GPU_TEMP", value), ("GPU_UTIL", "12"))
+    ]
+    with serving(json.dumps({"data": {"resultType": "vector", "result": rows}})) as server:
+        assert by_name(collector(dcgm=f"{server.url}/api/v1/query").sample()) == {"gpu.0.gpu": 12}
+
+
+@pytest.mark.parametrize("label", [f'gpu="{5000 * "1"}"', 'gpu="2",instance="[::1"', 'gpu="2",instance="\u2100:80"'])
+def test_an_odd_label_of_one_gpu_costs_no_other_one(label: str) -> None:
+    page = f'DCGM_FI_DEV_GPU_TEMP{{{label}}} 41\nDCGM_FI_DEV_GPU_TEMP{{gpu="1"}} 42\n'
+    with serving(page) as server:
+        found = {
+            reading.labels["gpu"]: reading.value for reading in collector(dcgm=server.url).sample() if reading.value
+        }
+
+    assert len(found) == 2
+    assert found[1] == 42
+
+
 def test_a_gpu_that_nvml_shows_here_comes_once() -> None:
     with serving(dcgm_page()) as server:
         exporter = collector(dcgm=server.url)

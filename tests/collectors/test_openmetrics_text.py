@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -195,6 +196,16 @@ def test_a_line_without_end_takes_no_memory() -> None:
     found = scraped("a 1\nb" + 3_000_000 * "x" + " 1\nc 2\n", step=65_536)
 
     assert ([series.name for series in found.series], found.bad) == (["a", "c"], 1)
+
+
+@pytest.mark.parametrize("line", ["a " + 60_000 * "1" + "x", "a 1." + 60_000 * "1" + "x", "a 1 1" + 60_000 * "1" + "x"])
+def test_a_line_of_digits_takes_no_time_with_the_square_of_its_length(line: str) -> None:
+    """It held the interpreter for minutes, and so every thread of the application."""
+    begun = time.thread_time()
+    found = scraped(f"{line}\nb 1\n")
+
+    assert (len(found.series), found.bad) == (1, 1)
+    assert time.thread_time() - begun < 2
 
 
 @given(

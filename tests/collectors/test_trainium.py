@@ -296,6 +296,12 @@ json_values: Final = st.recursive(
 )
 
 
+def test_a_runtime_that_uses_nothing_of_a_core_makes_no_0_of_what_another_does_not_say() -> None:
+    line = json.loads(report(busy(c0=0, c1=0), busy(c0="N/A", c1=0)))
+
+    assert values(list(readings(line))) == {"trn.1.neuroncore_utilization": 0}
+
+
 @given(st.text() | json_values.map(json.dumps))
 def test_no_text_makes_the_parser_fail_or_a_0_out_of_nothing(text: str) -> None:
     found = values(list(readings(parse(text) or {})))

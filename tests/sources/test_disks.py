@@ -80,7 +80,7 @@ def test_without_proc_psutil_is_asked_for_raw_counters(tmp_path: Path, monkeypat
     assert physical(files, disks(files)) == {"PhysicalDrive0", "PhysicalDrive1"}
 
 
-NUMBERS = st.integers(0, 2**64).map(str)
+NUMBERS = st.integers(0, 2**64 - 1).map(str)
 WORDS = st.sampled_from(["8", "0", "sda", "sda1", "-1", "x", "\n", "9" * 5000]) | NUMBERS
 TEXTS = st.text() | st.lists(WORDS, max_size=60).map(" ".join)
 
@@ -106,3 +106,9 @@ def test_by_name_alone_a_partition_never_counts_beside_its_disk(wholes: set[str]
     partitions = {f"{disk}{'p' if disk[-1].isdigit() else ''}{number}" for disk, number in numbers.items()}
     known = dict.fromkeys(sorted(wholes | partitions), Disk(1, 1))
     assert physical(Files("/nowhere"), known) == wholes
+
+
+@pytest.mark.parametrize("count", ["-1", str(2**64), "9" * 400])
+def test_what_no_kernel_counts_is_no_counter(count: str) -> None:
+    assert parse_diskstats(f"8 0 sda 1 0 {count} 1 1 0 8 1 0 1 1\n") == {}
+    assert parse_diskstats(f"8 0 sda 1 0 8 1 1 0 {count} 1 0 1 1\n") == {}

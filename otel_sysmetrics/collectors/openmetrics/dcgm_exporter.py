@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
+from otel_sysmetrics import values as checked
 from otel_sysmetrics.collector import Unavailable
 from otel_sysmetrics.collectors.openmetrics.dcgm import FIELDS, PREFIX, values
 from otel_sysmetrics.collectors.openmetrics.exposition import NotMetrics, is_blank
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _NODE: Final = ("Hostname", "hostname", "node", "instance")
 _UUID: Final = ("UUID", "uuid")
 _NAME: Final = ("modelName", "modelname", "model_name")
+_MOST_DIGITS: Final = 9  # of a GPU's number
 
 
 class Gpu(NamedTuple):
@@ -82,7 +83,7 @@ class DcgmExporter:
 
 
 def _readings(gpu: Gpu, model: str | None, fields: Mapping[str, float]) -> Iterator[Reading]:
-    labels: dict[str, str | int] = {"gpu": int(gpu.gpu) if gpu.gpu.isdecimal() else gpu.gpu}
+    labels: dict[str, str | int] = {"gpu": _number_or_name(gpu.gpu)}
     if gpu.instance is not None:
         labels["mig"] = gpu.instance
     attributes = {"hw.id": gpu.uuid, "hw.name": model, "host.name": gpu.node}
@@ -96,8 +97,20 @@ def _gpu(labels: Mapping[str, str]) -> Gpu | None:
         return None
     node = _first(labels, _NODE)
     if node is not None and node == labels.get("instance"):
-        node = urlsplit(f"//{node}").hostname if node.count(":") == 1 or node.startswith("[") else node
+        node = _host(node)
     return Gpu(node, index, _first(labels, _UUID), labels.get("GPU_I_ID"))
+
+
+def _number_or_name(text: str) -> int | str:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS else text
+
+
+def _host(address: str) -> str | None:
+    """Return an address without its port; one that cannot be divided as it is."""
+    try:
+        return urlsplit(f"//{address}").hostname if address.count(":") == 1 or address.startswith("[") else address
+    except ValueError:
+        return address
 
 
 def _first(labels: Mapping[str, str], keys: Iterable[str]) -> str | None:
@@ -118,9 +131,9 @@ def _vector(pieces: Iterable[bytes]) -> list[tuple[str, dict[str, str], float]]:
     for result in results if isinstance(results, list) else ():
         try:
             labels = {str(key): str(value) for key, value in result["metric"].items() if value}
-            name, value = labels.pop("__name__", ""), float(result["value"][1])
-        except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+            name, value = labels.pop("__name__", ""), checked.number(result["value"][1])
+        except (AttributeError, IndexError, KeyError, TypeError):
             continue
-        if name in FIELDS and math.isfinite(value) and not is_blank(name, value):
+        if name in FIELDS and value is not None and not is_blank(name, value):
             found.append((name, labels, value))
     return found

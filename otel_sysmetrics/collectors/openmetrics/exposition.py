@@ -24,7 +24,8 @@ _LABEL: Final = re.compile(
     re.DOTALL,
 )
 _ESCAPE: Final = re.compile(r'\\([\\"n])')
-_NUMBER: Final = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[+-]?(?i:inf(?:inity)?|nan)"
+# Each digit can belong to one repetition only: else a line of digits takes time with the square of its length.
+_NUMBER: Final = r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[+-]?(?i:inf(?:inity)?|nan)"
 # A value, and a time stamp and an exemplar, which are not ours.
 _VALUE: Final = re.compile(rf"[ \t]*({_NUMBER})(?:[ \t]+(?:{_NUMBER}))?(?:[ \t]+#.*)?[ \t]*", re.DOTALL)
 _COMMENT: Final = re.compile(r'#[ \t]+(TYPE|UNIT)[ \t]+(?:"((?:[^"\\]|\\.)+)"|(\S+))[ \t]+(\S+)[ \t]*')
@@ -93,7 +94,8 @@ class Exposition:
         self._limit = limit
         self._good = False
         self._begun = False
-        self._rest = ""
+        self._rest: list[str] = []  # of a line whose end has not come; joined once, however small the pieces are
+        self._length = 0
         self._overlong = False
         self._types: dict[str, str] = {}
         self._units: dict[str, str] = {}
@@ -106,20 +108,24 @@ class Exposition:
             if start.startswith("<"):
                 raise NotMetrics("a page of HTML")
             text = text.removeprefix("\ufeff")
-        lines = (self._rest + text).split("\n")
-        self._rest = lines.pop()
-        if self._overlong and lines:
-            self._overlong = False
-            del lines[0]
-        self._read(lines)
-        if len(self._rest) > _LONGEST_LINE or self._overlong:
+        whole, found, rest = text.rpartition("\n")
+        if found:
+            lines = "".join([*self._rest, whole]).split("\n")
+            if self._overlong:
+                self._overlong = False
+                del lines[0]
+            self._rest, self._length = [], 0
+            self._read(lines)
+        self._rest.append(rest)
+        self._length += len(rest)
+        if self._length > _LONGEST_LINE or self._overlong:
             self.bad += not self._overlong
-            self._rest, self._overlong = "", True
+            self._rest, self._length, self._overlong = [], 0, True
 
     def end(self) -> None:
         """Take what stands after the last line feed; raises NotMetrics where no line could be read."""
         if not self._overlong:
-            self._read([self._rest])
+            self._read(["".join(self._rest)])
         if self.bad and not self._good:
             raise NotMetrics("no metrics")
 
