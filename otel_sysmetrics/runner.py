@@ -30,13 +30,14 @@ class Health:
     """How well a part is; written by its thread, read by callbacks, so each field is replaced whole.
 
     `seen` tells that it once went well, `well` that the last attempt did, `trouble` why it did not, `samples` how many
-    were published.
+    were published. `here` tells that there is something that can be well or ill.
     """
 
     def __init__(self, kind: str, name: str | None) -> None:
         self.kind = kind
         self.name = name
         self.seen = False
+        self.here = False
         self.well = False
         self.samples = 0
         self.trouble: BaseException | None = None
@@ -82,6 +83,7 @@ class Runner:
         self._clock = clock
         self._ended = ended
         self._failing = False
+        self._probing_since: float | None = None
         self.finishing = False
         self.finished = threading.Event()
 
@@ -109,13 +111,19 @@ class Runner:
                 _log.debug("%s: closing failed: %s", self.lane, said(error))
 
     def look(self) -> None:
-        """Say that a part hangs which was well before: it cannot say so itself. Called by another thread."""
+        """Say that a part hangs, in a sample or in its search: it cannot say so itself. Called by another thread."""
         snapshot, now = self.health.snapshot, self._clock.now()
-        if not self.health.well or snapshot is None or snapshot.fresh(now) or self._failing:
+        if self._failing or self._stop.is_set() or self._ended():
             return
-        if not self._stop.is_set() and not self._ended():
-            self._failing = True
-            _log.warning("otel-sysmetrics: %s: no answer for %.0f s", self.lane, now - snapshot.time)
+        if self._probing_since is not None:
+            since, hangs = self._probing_since, now - self._probing_since > 2 * self._interval + 1
+        elif self.health.well and snapshot is not None:
+            since, hangs = snapshot.time, not snapshot.fresh(now)
+        else:
+            return
+        if hangs:
+            self._failing = self.health.here = True
+            _log.warning("otel-sysmetrics: %s: no answer for %.0f s", self.lane, now - since)
 
     def _find(self) -> Collector | None:
         import tenacity
@@ -127,9 +135,16 @@ class Runner:
             before_sleep=lambda state: self._failed(state.outcome.exception() if state.outcome else None),
         )
         try:
-            return retrying(lambda: natively(self.part.probe))
+            return retrying(self._probe)
         except _Stopped:
             return None
+
+    def _probe(self) -> Collector:
+        self._probing_since = self._clock.now()
+        try:
+            return natively(self.part.probe)
+        finally:
+            self._probing_since = None
 
     def _sleep(self, seconds: float) -> None:
         if self._clock.wait(self._stop, seconds):
@@ -168,7 +183,9 @@ class Runner:
         except BaseException as caught:  # noqa: BLE001 - vendor calls fail with exceptions that are not their library's
             error = caught
         now = self._clock.now()
-        if (self._stop.is_set() and not (last and error is None)) or self._ended():
+        if self._stop.is_set() and not (last and error is None):
+            return True
+        if self._ended() and self.health.snapshot is not None:
             return True
         snapshot = Snapshot(self._of_the_job(readings) if last else readings, now, now - begun, gap)
         if error is not None:
@@ -188,7 +205,7 @@ class Runner:
         return (*host, *process)
 
     def _recovered(self) -> None:
-        self.health.well = self.health.seen = True
+        self.health.well = self.health.seen = self.health.here = True
         self.health.trouble = None
         if self._failing:
             self._failing = False
@@ -197,7 +214,8 @@ class Runner:
     def _failed(self, error: BaseException | None) -> None:
         self.health.well = False
         self.health.trouble = error
-        if isinstance(error, NotHere) and not self.health.seen:
+        self.health.here = self.health.seen or not isinstance(error, NotHere)
+        if not self.health.here:
             _log.debug("%s: not here: %s", self.lane, said(error))
         elif not self._failing:
             self._failing = True

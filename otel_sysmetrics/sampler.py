@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _log: Final = logging.getLogger("otel_sysmetrics")
 
 _LOOK: Final = 0.2
+_GLANCE: Final = 0.02
 
 
 class Sampler:
@@ -104,6 +105,16 @@ class Sampler:
         deadline = self.clock.now() + seconds
         for runner in runners:
             self.clock.wait(runner.finished, max(0.0, deadline - self.clock.now()))
+
+    def settle(self, seconds: float) -> None:
+        """Wait until each part was sampled once or is known not to be here, at most so many seconds."""
+        deadline = self.clock.now() + seconds
+        while self._unsettled() and self.clock.now() < deadline:
+            self.clock.wait(self._stop, _GLANCE)
+
+    def _unsettled(self) -> bool:
+        runners = self._runners
+        return runners is None or any(not one.health.samples and one.health.trouble is None for one in runners)
 
     def close(self) -> None:
         """Close what the collectors hold, from another thread than theirs; used at the interpreter's exit."""

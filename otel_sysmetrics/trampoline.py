@@ -134,7 +134,7 @@ class HealthTrampoline(Trampoline):
         return [
             Observation(value, owner.health_attributes(health))
             for health in owner.healths()
-            if health.seen and (value := self._value(health, now)) is not None
+            if health.here and (value := self._value(health, now)) is not None
         ]
 
     def _value(self, health: Health, now: float) -> float | None:

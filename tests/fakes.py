@@ -204,7 +204,7 @@ class Desk:
     def give(self, *readings: Reading, name: str | None = None, kind: str = "cpu", well: bool = True) -> None:
         """Publish what a part read in one pass, which took no time; a pass that failed reads nothing."""
         health = self.part(kind, name)
-        health.well, health.seen = well, health.seen or well
+        health.well, health.seen, health.here = well, health.seen or well, True
         health.snapshot = Snapshot(readings, self.clock.time, 0.0, self.interval)
         self.instruments.publish(health, health.snapshot)
         health.samples += 1

@@ -4,6 +4,7 @@ import logging
 import threading
 from collections.abc import Callable
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -661,6 +662,37 @@ def test_a_part_that_hangs_is_said_once_and_so_is_its_return(caplog: pytest.LogC
     line = "otel-sysmetrics: cpu: no answer for 11 s"
     assert heard == [(11, [line]), (21, [line]), (31, [line]), (41, [line])]
     assert [record.message for record in caplog.records] == [line, "otel-sysmetrics: cpu is back"]
+
+
+def test_a_search_that_hangs_is_said_once_and_so_is_its_end(caplog: pytest.LogCaptureFixture) -> None:
+    """A driver may hang in its first call: that is ill and not absent."""
+    run = Run(FakeCollector(ONE), interval=10, end=90)
+    search = run.runner.part.probe
+
+    def hang() -> Collector:
+        for _ in range(4):
+            run.clock.spend(10)
+            run.runner.look()
+            heard.append((run.runner.health.here, [record.message for record in caplog.records]))
+        return search()
+
+    heard: list[tuple[bool, list[str]]] = []
+    run.runner.part = replace(run.runner.part, probe=hang)
+    run.go()
+
+    line = "otel-sysmetrics: cpu: no answer for 30 s"
+    assert heard == [(False, []), (False, []), (True, [line]), (True, [line])]
+    assert [record.message for record in caplog.records] == [line, "otel-sysmetrics: cpu is back"]
+
+
+@pytest.mark.parametrize(
+    ("trouble", "here"),
+    [(NotHere("none"), False), (Unavailable("broken"), True), (OSError("ill"), True), (RuntimeError("odd"), True)],
+)
+def test_what_is_ill_from_the_start_is_here_and_what_is_absent_is_not(trouble: BaseException, *, here: bool) -> None:
+    run = Run(trouble)
+    run.go()
+    assert run.runner.health.here is here
 
 
 @pytest.mark.parametrize("step", [ONE, OSError("ill")])

@@ -332,6 +332,13 @@ class TestHealth:
 
         assert health_of(desk) == {}
 
+    def test_success_is_0_where_a_part_is_ill_from_the_start(self) -> None:
+        """An endpoint that was never up, a driver that is broken: what an alert is for."""
+        desk = Desk()
+        desk.part("nvidia").here = True
+
+        assert health_of(desk) == {SUCCESS: 0}
+
     def test_success_is_1_while_a_part_answers_and_0_once_its_last_attempt_failed(self) -> None:
         desk = Desk()
         desk.give(Reading(SHARE, 1))

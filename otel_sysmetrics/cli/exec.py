@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 NOT_FOUND: Final = 127
 NOT_STARTED: Final = 126
+FIRST_SAMPLE_SECONDS: Final = 1.0
 
 
 @click.command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -48,13 +50,19 @@ def _run(settings: Settings, exporter: str, arguments: tuple[str, ...]) -> int:
         return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_STARTED
     signals.pass_to(child)
 
+    attachments: list[Attachment] = []
+
     def attach(provider: MeterProvider) -> Reporting:
         attachment = Attachment(provider, settings, own=True, watch=lambda: child.pid, tree=True, ended=child.ended)
         attachment.start()
+        attachments.append(attachment)
         return attachment
 
+    began = time.monotonic()
     start(pipeline, attach)
     status = child.wait()
+    for attachment in attachments:  # a command may be over before anything was read
+        attachment.sampler.settle(began + FIRST_SAMPLE_SECONDS - time.monotonic())
     pipeline.shutdown()
     return status
 

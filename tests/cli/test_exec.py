@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -43,6 +44,20 @@ STATUSES = {
     "kill -TERM $$": 128 + signal.SIGTERM,
     "kill -KILL $$": 128 + signal.SIGKILL,
 }
+
+
+def test_a_command_that_is_over_at_once_is_sampled_all_the_same() -> None:
+    """Of the command nothing may be left to read, its host is there."""
+    with command("exec", "--exporter", "console", "--", "true", environment=clean_environment()) as program:
+        assert program.finish() == 0
+    printed = json.loads("\n".join(program.lines))
+    names = {
+        metric["name"]
+        for resource in printed["resource_metrics"]
+        for scope in resource["scope_metrics"]
+        for metric in scope["metrics"]
+    }
+    assert {"memory_percent", "disk./.usagePercent"} <= names
 
 
 @pytest.mark.otelcol
