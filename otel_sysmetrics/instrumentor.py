@@ -67,7 +67,7 @@ class Attachment:
         self._tree = tree or settings.track_process_tree
         self._ended = ended
         self._clock = clock or MonotonicClock()
-        self._instance: object = None
+        self._instance = _resource(provider).get(INSTANCE_ID)
         self._forked = False
         self._make(provider, lanes or Lanes(), late=is_proxy(provider))
 

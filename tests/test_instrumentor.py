@@ -5,18 +5,21 @@ import os
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.metadata import entry_points, metadata
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from opentelemetry import metrics
 from opentelemetry.metrics import NoOpMeterProvider
+from opentelemetry.sdk.resources import Resource
 
 from otel_sysmetrics import environment_variables
 from otel_sysmetrics.catalog import KINDS
 from otel_sysmetrics.environment_variables import PREFIX
 from otel_sysmetrics.instrumentor import Attachment, SysMetricsInstrumentor
 from otel_sysmetrics.settings import Settings
+from otel_sysmetrics.threads import Lanes
 from tests.fakes import (
     ScriptedClock,
     all_points,
@@ -521,6 +524,20 @@ class TestFork:
             assert (threads_before, sampling) == ([], True)
             assert found == names
             assert attributes == here if childs_id == parents_id else attributes in ({}, here)
+
+    @pytest.mark.parametrize(
+        ("childs_id", "told_apart_by"), [("child", set()), ("parent", {"host.name", "process.pid"})]
+    )
+    def test_a_child_that_is_forked_before_the_first_sample_is_told_apart_by_its_own_id_where_it_has_one(
+        self, childs_id: str, told_apart_by: set[str]
+    ) -> None:
+        """As a server's first worker is."""
+        provider = provider_of(in_memory(), service__instance__id="parent")
+        attachment = Attachment(provider, Settings(rank_attributes=False))
+        provider._sdk_config = replace(provider._sdk_config, resource=Resource({"service.instance.id": childs_id}))
+        attachment.after_fork(Lanes())
+
+        assert set(attachment._attributes()) == told_apart_by
 
     def test_a_child_of_an_application_that_is_not_instrumented_starts_nothing(self) -> None:
         assert run_script("""
