@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from opentelemetry.sdk.metrics.export import ConsoleMetricExporter, MetricExporter, MetricExportResult
 from opentelemetry.util.re import parse_env_headers
 
-from otel_sysmetrics.settings import SettingsError, otlp_protocol
+from otel_sysmetrics.settings import SettingsError, check_http_endpoint, otlp_protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -69,6 +69,7 @@ def _make_otlp_exporter() -> MetricExporter:
         return GrpcExporter()
     from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter as HttpExporter
 
+    check_http_endpoint()
     return HttpExporter()
 
 

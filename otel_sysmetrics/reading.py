@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 AttributeValue = str | bool | int | float
 
 _INT64: Final = 2**63
+_CONTROLS: Final = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))}
 
 
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -89,3 +90,8 @@ def sane_attributes(attributes: Mapping[str, object]) -> dict[str, AttributeValu
 def legible_text(text: str) -> str:
     """Return a text that can be encoded, with a question mark for each byte that could not be read."""
     return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def shown_text(text: str) -> str:
+    """Return a text as a terminal may show it: what a device or an endpoint says must not colour or retitle it."""
+    return text.translate(_CONTROLS)

@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Final, Protocol
 
 from otel_sysmetrics.collector import NotHere, Unavailable
-from otel_sysmetrics.reading import Reading, Snapshot
+from otel_sysmetrics.reading import Reading, Snapshot, shown_text
 from otel_sysmetrics.spec import Scope
 from otel_sysmetrics.threads import FIRST_GAPS, natively, rhythm
 
@@ -226,7 +226,7 @@ def said(error: BaseException | None) -> str:
     """Say an error in one line, with its remedy where one is known."""
     if error is None:
         return "no reason given"
-    text = " ".join(str(error).split()) or type(error).__name__
+    text = shown_text(" ".join(str(error).split())) or type(error).__name__
     if isinstance(error, OSError) and error.strerror:
         text = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
     if not isinstance(error, NotHere | Unavailable | OSError):

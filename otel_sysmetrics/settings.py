@@ -261,6 +261,17 @@ def otlp_protocol(environ: Mapping[str, str] | None = None) -> str:
     return "http/protobuf"
 
 
+def check_http_endpoint(environ: Mapping[str, str] | None = None) -> None:
+    """Raise SettingsError where the standard variables name an endpoint for HTTP without http:// or https://."""
+    given = os.environ if environ is None else environ
+    for variable in ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"):
+        endpoint = given.get(variable, "").strip()
+        if endpoint and not endpoint.lower().startswith(("http://", "https://")):
+            raise SettingsError(variable, endpoint, "a URL with http:// or https://", secret="@" in endpoint)
+        if endpoint:
+            return
+
+
 def export_interval(default: float, environ: Mapping[str, str] | None = None) -> float:
     """Return the seconds between two exports: OTEL_METRIC_EXPORT_INTERVAL (milliseconds), else `default`."""
     given = (os.environ if environ is None else environ).get("OTEL_METRIC_EXPORT_INTERVAL", "").strip()

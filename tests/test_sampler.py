@@ -406,6 +406,7 @@ class TestEnd:
         (Unavailable("no permission", "run as root"), "no permission (run as root)"),
         (RuntimeError("a\n  b"), "RuntimeError: a b"),
         (RuntimeError(), "RuntimeError: RuntimeError"),
+        (RuntimeError("\x1b[31mred\x07"), r"RuntimeError: \x1b[31mred\x07"),
         (FileNotFoundError(2, "No such file or directory", "/proc/x"), "No such file or directory: /proc/x"),
         (OSError(5, "Input/output error"), "Input/output error"),
         (OSError("torn off"), "torn off"),

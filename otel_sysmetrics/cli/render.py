@@ -9,6 +9,8 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+from otel_sysmetrics.reading import shown_text
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
@@ -31,7 +33,8 @@ def print_table(
     """
     console = Console(width=None if sys.stdout.isatty() else _UNBOUNDED, highlight=False)
     heads, last = columns[:-1], columns[-1]
-    rows = [(heads, (last,)), *rows]
+    shown = [([*map(shown_text, cells)], [*map(shown_text, pieces)]) for cells, pieces in rows]
+    rows = [(heads, (last,)), *shown]
     widths = [max(map(cell_len, cells)) for cells in zip(*(cells for cells, _ in rows), strict=True)]
     rights = [head in right for head in heads]
     starts = (_GAP.join(map(_pad, cells, widths, rights)) for cells, _ in rows)

@@ -38,6 +38,12 @@ WRONG_VARIABLES = [
         ["run", "run once", "exec", "doctor"],
     ),
     (
+        "OTEL_EXPORTER_OTLP_ENDPOINT",
+        "localhost:4318",
+        "expected a URL with http:// or https://",
+        ["run", "run once", "exec"],
+    ),
+    (
         "OTEL_METRIC_EXPORT_INTERVAL",
         "soon",
         "expected a number of milliseconds above 0",

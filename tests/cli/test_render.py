@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from otel_sysmetrics.cli import COMMANDS, commands
-from otel_sysmetrics.cli.render import number
+from otel_sysmetrics.cli.render import number, print_table
 
 
 @pytest.mark.parametrize(
@@ -29,6 +29,15 @@ from otel_sysmetrics.cli.render import number
 def test_numbers_are_short_and_without_exponents(value: float, text: str) -> None:
     """Whole ones are whole; others have two decimals, below 1 as many as tell something."""
     assert number(value) == text
+
+
+def test_what_others_say_neither_colours_a_terminal_nor_breaks_a_row(capsys: pytest.CaptureFixture[str]) -> None:
+    """A scraped label, a device's name: any text."""
+    foreign = "a\x1b[31mred\x1b]0;title\x07\nb\x9b1m"
+    print_table(("name", "label"), [((foreign,), (foreign,))])
+    *_, row = capsys.readouterr().out.splitlines()
+
+    assert row == r"a\x1b[31mred\x1b]0;title\x07\x0ab\x9b1m" + "  " + r"a\x1b[31mred\x1b]0;title\x07\x0ab\x9b1m"
 
 
 def test_help_has_the_first_sentence_of_every_command() -> None:
