@@ -68,7 +68,9 @@ def command(timeout: float) -> None:
     rows = []
     for examination in tuple(_examinations(settings)):
         state, what = examination.result(timeout)
-        rows.append(((examination.name, state), what.split()))
+        first, *others = what.split("; ") if state == "here" else [what]
+        rows.append(((examination.name, state), first.split()))
+        rows += [(("", ""), other.split()) for other in others]  # a GPU, a chip: a row of its own
     print_table(("collector", "state", "what"), rows)
     click.echo("\n".join(says))
 

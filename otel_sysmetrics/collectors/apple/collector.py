@@ -34,7 +34,7 @@ def probe(context: Context) -> AppleCollector:
     """Ask ioreg for a GPU of Apple's; raises NotHere, also on Intel Macs, or Unavailable where ioreg fails."""
     path = locate("ioreg", context.files)
     if path is None:
-        raise NotHere("no ioreg")
+        raise NotHere("no ioreg, which every Mac has")
     ids = context.settings.gpu_device_ids
     if ids is not None and str(_INDEX) not in ids:
         raise NotHere("gpu_device_ids does not name GPU 0")
