@@ -79,9 +79,9 @@ def url(value: object) -> str | None:
 def headers(value: object) -> Mapping[str, str]:
     """Read a map of header to text, in the environment as JSON."""
     found = _map(value, 'a map of header to text, in the environment as JSON ({"X-Scope-OrgID": "ml"})')
-    for name, text in found.items():
-        if not _HEADER_NAME.fullmatch(name):
-            raise Unreadable(f"headers with legal names (not one: {name!r})")
+    for number, (name, text) in enumerate(found.items(), 1):
+        if not _HEADER_NAME.fullmatch(name):  # a whole header may stand there
+            raise Unreadable(f"headers with legal names (that of header {number} is none)")
         if not isinstance(text, str) or not _HEADER_VALUE.fullmatch(text):
             raise Unreadable(f"a text of one line for the header {name}")
     return found
@@ -106,11 +106,12 @@ def endpoints(value: object) -> Mapping[str, Endpoint]:
     given = _map(value, 'a map of name to URL, in the environment as JSON ({"node1": "http://node1:9100/metrics"})')
     found: dict[str, Endpoint] = {}
     wrong: list[str] = []
-    for name, entry in given.items():
+    for number, (name, entry) in enumerate(given.items(), 1):
         try:
             found[name] = _endpoint(name, entry)
         except Unreadable as error:
-            wrong.append(f"for {name!r} {error}")
+            is_url = "://" in name or "@" in name  # in the wrong place
+            wrong.append(f"for {f'entry {number}' if is_url else repr(name)} {error}")
     if wrong:
         raise PartlyUnreadable(", ".join(wrong), found)
     return found

@@ -20,7 +20,7 @@ from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 
 from otel_sysmetrics.election import child_reports
-from otel_sysmetrics.exporters import make_exporter
+from otel_sysmetrics.exporters import make_exporter, without_secrets
 from otel_sysmetrics.importing import importing
 from otel_sysmetrics.instruments import METER, is_proxy
 from otel_sysmetrics.reading import legible_text
@@ -114,7 +114,7 @@ class Pipeline:
             if not _is_shut_down(self.provider):
                 self.provider.shutdown(timeout_millis=EXPORT_SECONDS * 1000)
         except Exception as error:  # noqa: BLE001 - the SDK raises bare exceptions; there is nobody left to raise to
-            _log.debug("the last export failed: %s", error)
+            _log.debug("the last export failed: %s", type(error).__name__)
         finally:
             self._exited.set()
 
@@ -159,7 +159,7 @@ class Pipeline:
             self._build(forked=True)
             self._attachment = self._attach(self.provider) if self._attach else None
         except Exception as error:  # noqa: BLE001 - whatever the SDK raises, the child's own work goes on
-            _log.warning("otel-sysmetrics is off in process %d: %s", os.getpid(), error)
+            _log.warning("otel-sysmetrics is off in process %d: %s", os.getpid(), without_secrets(str(error)))
 
 
 def configure(settings: Settings | None = None, **keywords: object) -> MeterProvider:

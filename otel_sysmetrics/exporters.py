@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 import threading
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from opentelemetry.sdk.metrics.export import ConsoleMetricExporter, MetricExporter, MetricExportResult
 from opentelemetry.util.re import parse_env_headers
 
-from otel_sysmetrics.settings import SettingsError, check_http_endpoint, otlp_protocol
+from otel_sysmetrics.settings import SettingsError, check_http_endpoint, otlp_protocol, otlp_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import MetricsData
 
 _log: Final = logging.getLogger("otel_sysmetrics")
+
+_LONG: Final = 4
 
 
 def make_exporter(kind: str, on_closed: Callable[[], None] = lambda: None) -> SaidOnce | None:
@@ -38,7 +41,9 @@ def make_exporter(kind: str, on_closed: Callable[[], None] = lambda: None) -> Sa
         raise
     except Exception as error:
         # The exporter reads a dozen variables, its error names none, and is of any class.
-        raise SettingsError("OTEL_EXPORTER_OTLP_*", str(error), "values that the exporter accepts") from error
+        raise SettingsError(
+            "OTEL_EXPORTER_OTLP_*", without_secrets(str(error)), "values that the exporter accepts"
+        ) from error
 
 
 @contextmanager
@@ -140,13 +145,24 @@ class SaidOnce(MetricExporter):
     def _fails(self, reason: str) -> None:
         if not self._failing:
             self._failing = True
-            _log.warning("otel-sysmetrics: metrics are not exported: %s", " ".join(reason.split()))
+            _log.warning("otel-sysmetrics: metrics are not exported: %s", without_secrets(" ".join(reason.split())))
 
     def _hold_back(self, record: logging.LogRecord) -> bool:
         if record.levelno < logging.WARNING or self._exporting_thread != threading.get_ident():
             return True
         self._fails(_reason(record))
         return False
+
+
+def without_secrets(text: str) -> str:
+    """Return a text of an exporter's with dots in the place of what is secret: it may repeat its address or a header.
+
+    A short word is only taken out where it stands alone.
+    """
+    for word in otlp_secrets():
+        found = re.escape(word)
+        text = re.sub(found if len(word) >= _LONG else rf"(?<![A-Za-z0-9]){found}(?![A-Za-z0-9])", "…", text)
+    return text
 
 
 def _reason(record: logging.LogRecord) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
 
 from otel_sysmetrics import endpoints, values
 from otel_sysmetrics.catalog import KINDS
@@ -154,7 +156,8 @@ class Settings:
 
 def _read(name: str, source: str, value: object) -> object:
     if name not in _READERS:
-        raise SettingsError(source, value, f"one of the settings {', '.join(_READERS)}")
+        secret = not isinstance(value, int | float)  # a misspelt name may stand before headers
+        raise SettingsError(source, value, f"one of the settings {', '.join(_READERS)}", secret=secret)
     try:
         return _READERS[name](value)
     except values.Unreadable as error:
@@ -225,6 +228,10 @@ def unknown_variables(environ: Mapping[str, str] | None = None) -> tuple[str, ..
     return tuple(sorted(name for name in given if name.startswith(PREFIX) and name not in known))
 
 
+_OTLP_ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+_OTLP_HEADERS: Final = ("OTEL_EXPORTER_OTLP_METRICS_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS")
+_HOST: Final = re.compile(r"([A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.%]+\])(:[0-9]{1,5})?")
+
 _TOOL_VARIABLES: Final = ("HOME", "LD_LIBRARY_PATH", "PATH", "ROCM_HOME", "ROCM_PATH", "SYSTEMROOT", "TMPDIR")
 
 
@@ -243,10 +250,23 @@ def otlp_endpoint(environ: Mapping[str, str] | None = None) -> str:
     """Return where the standard variables have metrics sent to: scheme, host and port, and nothing that is secret."""
     given = os.environ if environ is None else environ
     default = "http://localhost:4317" if otlp_protocol(given) == "grpc" else "http://localhost:4318"
-    variables = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-    endpoint = next((given[name].strip() for name in variables if given.get(name, "").strip()), default)
+    endpoint = next((given[name].strip() for name in _OTLP_ENDPOINTS if given.get(name, "").strip()), default)
     scheme, found, rest = endpoint.rpartition("://")
-    return scheme + found + rest.split("/")[0].rpartition("@")[2]
+    host, *others = re.split("[/?#]", rest, maxsplit=1)
+    host = host.rpartition("@")[2]
+    if "@" in "".join(others) or not _HOST.fullmatch(host):  # what looks like a host may be half a password
+        host = "an address that cannot be read"
+    return scheme + found + host
+
+
+def otlp_secrets(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """Return the secret words of the standard variables, the longest first: of headers, user info and queries."""
+    given = os.environ if environ is None else environ
+    texts = [given.get(name, "") for name in _OTLP_HEADERS]
+    for endpoint in (given.get(name, "").rpartition("://")[2] for name in _OTLP_ENDPOINTS):
+        texts += [endpoint.rpartition("@")[0], endpoint.partition("?")[2]]
+    words = {word for text in texts for each in (text, unquote(text)) for word in re.split("[^A-Za-z0-9_.~-]+", each)}
+    return tuple(sorted(filter(None, words), key=len, reverse=True))
 
 
 def otlp_protocol(environ: Mapping[str, str] | None = None) -> str:

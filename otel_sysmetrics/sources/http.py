@@ -98,8 +98,9 @@ class _Redirects(HTTPRedirectHandler):
         target = super().redirect_request(request, *about)
         if target is None:
             return None
-        own = self._secrets if _origin(target.full_url) == self._origin else {}
-        return Request(target.full_url, headers={**_common(), **own})  # noqa: S310 - urllib follows to HTTP only
+        url, given = _without_user(target.full_url)
+        own = self._secrets if _origin(url) == self._origin else given
+        return Request(url, headers={**_common(), **own})  # noqa: S310 - urllib follows to HTTP only
 
     http_error_308 = HTTPRedirectHandler.http_error_302  # not in Python 3.10
 

@@ -48,7 +48,7 @@ def parse_static(text: str) -> dict[int, Gpu] | None:
 def join(gpus: Sequence[Gpu], static: Mapping[int, Gpu]) -> list[Gpu]:
     """Return GPUs with what stays the same of them."""
     return [
-        replace(each, unique_id=same.unique_id, pci=same.pci, name=same.name, limit=same.limit)
+        replace(each, serial=same.serial, pci=same.pci, name=same.name, limit=same.limit)
         if (same := static.get(each.index)) is not None
         else each
         for each in gpus
@@ -94,7 +94,7 @@ def _metric(index: int, row: Mapping[str, Any]) -> Gpu:
 def _static(index: int, row: Mapping[str, Any]) -> Gpu:
     return Gpu(
         index,
-        unique_id=_first(row, unique_id, "asic.asic_serial"),  # the driver's unique_id under another name
+        serial=_first(row, unique_id, "asic.asic_serial"),
         pci=_first(row, pci_address, "bus.bdf"),
         name=_first(row, words, "asic.market_name"),
         limit=_first(row, cap, "limit.ppt0.socket_power_limit", "limit.socket_power", "limit.max_power"),

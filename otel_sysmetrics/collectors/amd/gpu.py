@@ -30,10 +30,12 @@ class Gpu:
     """What one GPU says: shares in percent, memory in bytes, power in watts, energy in joules, None where it does not.
 
     `temperatures` are in degrees Celsius, by sensor, the one that stands for the GPU first.
+    `serial` is for `gpu_device_ids` only and never goes out: amd-smi says the driver's unique id under that name.
     """
 
     index: int
     unique_id: str | None = None
+    serial: str | None = None
     pci: str | None = None
     name: str | None = None
     use: float | None = None
@@ -70,9 +72,7 @@ class Gpu:
             if each.isdecimal() and len(each) <= 5:  # noqa: PLR2004 - as the setting has it; longer is a unique id
                 if int(each) == self.index:
                     return True
-            elif (self.pci is not None and pci_address(each) == self.pci) or (
-                self.unique_id is not None and unique_id(each) == self.unique_id
-            ):
+            elif pci_address(each) in {self.pci} - {None} or unique_id(each) in {self.unique_id, self.serial} - {None}:
                 return True
         return False
 

@@ -112,6 +112,20 @@ def test_the_setting_names_gpus_by_index_unique_id_or_pci_address(named: str, ma
     assert machine.bench(gpu_device_ids=(named, "GPU-of-another-vendor")).tags() == {"gpu.1.gpu": 6}
 
 
+def test_the_serial_that_amd_smi_shows_names_a_gpu_and_never_goes_out(machine: Machine) -> None:
+    """The PCI address tells GPUs apart instead; where that is missing too, the index does."""
+    static = [
+        {"gpu": 0, "asic": {"asic_serial": "0x00000000000000A1"}, "bus": {"bdf": "0000:0b:00.0"}},
+        {"gpu": 1, "asic": {"asic_serial": "0x00000000000000B2"}},
+    ]
+    machine.has("amd-smi", metric=[{"gpu": index, "usage": {"gfx_activity": 5}} for index in (0, 1)], static=static)
+    bench = machine.bench()
+
+    assert [reading.attributes["hw.id"] for reading in bench.readings()] == ["0000:0b:00.0", None]
+    assert bench.collector.describe() == f"0: AMD GPU, 1: AMD GPU, through {machine.folder}/bin/amd-smi"
+    assert machine.bench(gpu_device_ids=("0x000000b2",)).tags() == {"gpu.1.gpu": 5}
+
+
 def test_where_no_gpu_is_named_nothing_is_started(machine: Machine) -> None:
     machine.has("rocm-smi", _=TWO)
 
