@@ -27,8 +27,6 @@ PROGRAM: Final = "amd-smi"
 METRIC: Final = ("metric", "--json")
 STATIC: Final = ("static", "--json")
 
-# What the tool calls MB is the bytes divided by 1024 twice.
-_UNITS: Final = {"B": 1.0, "KB": 2.0**10, "MB": 2.0**20, "GB": 2.0**30}
 _MOST_GPUS: Final = 4096
 _SENSORS: Final = (("memory", "mem"), ("junction", "hotspot"), ("edge", "edge"), ("gfx", "apu_temperature_gfx"))
 
@@ -81,8 +79,8 @@ def _metric(index: int, row: Mapping[str, Any]) -> Gpu:
     return Gpu(
         index,
         use=_first(row, share, "usage.gfx_activity", "usage.apu_average_gfx_activity"),
-        used=_bytes(row, "mem_usage.used_vram"),
-        total=_bytes(row, "mem_usage.total_vram"),
+        used=_first(row, _memory, "mem_usage.used_vram"),
+        total=_first(row, _memory, "mem_usage.total_vram"),
         activity=_first(row, share, "usage.umc_activity"),
         overdrive=_first(row, share, "mem_overdrive"),
         temperatures=tuple((place, _first(row, celsius, f"temperature.{key}")) for place, key in _SENSORS),
@@ -101,22 +99,17 @@ def _static(index: int, row: Mapping[str, Any]) -> Gpu:
     )
 
 
+def _memory(value: object) -> float | None:
+    return count(value, "MB")
+
+
 def _first(row: Mapping[str, Any], read: Callable[[object], Any], *paths: str) -> Any:  # noqa: ANN401 - as `read`
-    return next((found for path in paths if (found := read(_leaf(row, path)[0])) is not None), None)
+    return next((found for path in paths if (found := read(_leaf(row, path))) is not None), None)
 
 
-def _bytes(row: Mapping[str, Any], path: str) -> float | None:
-    value, unit = _leaf(row, path)
-    scale = _UNITS.get(unit)
-    return None if scale is None else count(value, scale)
-
-
-def _leaf(row: Mapping[str, Any], path: str) -> tuple[object, str]:
-    """Return a value and its unit: bare, or as `{"value": 214, "unit": "W"}`; a whole section may be `N/A`."""
+def _leaf(row: Mapping[str, Any], path: str) -> object:
+    """Return what stands under a path; a whole section may be `N/A`."""
     found: Any = row
     for key in path.split("."):
         found = found.get(key) if isinstance(found, dict) else None
-    if not isinstance(found, dict):
-        return found, "MB"
-    unit = found.get("unit")
-    return found.get("value"), unit.upper() if isinstance(unit, str) else "MB"
+    return found

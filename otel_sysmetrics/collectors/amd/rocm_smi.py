@@ -26,7 +26,6 @@ PROGRAM: Final = "rocm-smi"
 ARGUMENTS: Final = ("-a", "--showmeminfo", "vram", "--json")
 
 _CARD: Final = re.compile(r"card([0-9]{1,4})")
-_MICRO: Final = 1e-6
 # Instinct has no edge sensor since MI300, an APU has nothing else.
 _SENSORS: Final = ("memory", "junction", "edge")
 
@@ -74,5 +73,5 @@ def _gpu(index: int, card: Mapping[str, Any]) -> Gpu:
         temperatures=tuple((place, first(celsius, f"temperature (sensor {place}) (c)")) for place in _SENSORS),
         power=first(watts, "average graphics package power (w)", "current socket graphics package power (w)"),
         limit=first(cap, "max graphics package power (w)"),
-        energy=first(lambda value: joules(value, _MICRO), "accumulated energy (uj)"),
+        energy=first(lambda value: joules(value, "uJ"), "accumulated energy (uj)"),
     )

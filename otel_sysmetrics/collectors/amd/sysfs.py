@@ -11,7 +11,6 @@ from otel_sysmetrics.collectors.amd.gpu import (
     cap,
     celsius,
     count,
-    number,
     pci_address,
     share,
     unique_id,
@@ -28,8 +27,6 @@ _NODE: Final = re.compile(r"renderD([0-9]{1,5})")
 _SENSOR: Final = re.compile(r"temp[0-9]{1,3}_label")
 _VENDOR: Final = "0x1002"
 _SENSORS: Final = (("memory", "mem"), ("junction", "junction"), ("edge", "edge"))
-_MILLI: Final = 1e-3
-_MICRO: Final = 1e-6
 
 
 class Sysfs:
@@ -74,7 +71,7 @@ def _gpu(files: Files, index: int, device: str) -> Gpu:
         for name in files.names(hwmon)
         if _SENSOR.fullmatch(name)
     }
-    power = (watts(_scaled(files.text(hwmon, f"{name}"), _MICRO)) for name in ("power1_average", "power1_input"))
+    power = (watts(files.text(hwmon, f"{name}"), "uW") for name in ("power1_average", "power1_input"))
     return replace(
         who,
         use=share(read("gpu_busy_percent")),
@@ -83,14 +80,9 @@ def _gpu(files: Files, index: int, device: str) -> Gpu:
         activity=share(read("mem_busy_percent")),
         overdrive=share(read("pp_mem_od")),
         temperatures=tuple(
-            (place, celsius(_scaled(files.text(hwmon, f"{labels[label]}"), _MILLI)) if label in labels else None)
+            (place, celsius(files.text(hwmon, f"{labels[label]}"), "mC") if label in labels else None)
             for place, label in _SENSORS
         ),
         power=next((found for found in power if found is not None), None),
-        limit=cap(_scaled(files.text(hwmon, "power1_cap"), _MICRO)),
+        limit=cap(files.text(hwmon, "power1_cap"), "uW"),
     )
-
-
-def _scaled(text: str | None, scale: float) -> float | None:
-    found = number(text)
-    return None if found is None else found * scale
