@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _TABLE: Final[tuple[tuple[MetricSpec, Callable[[Gpu], float | None]], ...]] = (
     (gpu.UTILIZATION, lambda of: of.use),
     (gpu.MEMORY_ALLOCATED, lambda of: of.allocated_share),
-    (gpu.MEMORY_ALLOCATED_BYTES, lambda of: of.used),
+    (gpu.MEMORY_ALLOCATED_BYTES, lambda of: of.allocated_bytes),
     (gpu.READ_WRITE_ACTIVITY, lambda of: of.activity),
     (gpu.OVERDRIVE, lambda of: of.overdrive),
     (gpu.POWER, lambda of: of.power),

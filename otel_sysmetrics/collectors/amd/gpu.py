@@ -25,8 +25,8 @@ _CELSIUS: Final = {"C": 1.0, "°C": 1.0, "mC": 1e-3}
 _WATTS: Final = {"kW": 1e3, "W": 1.0, "mW": 1e-3, "uW": 1e-6, "µW": 1e-6, "μW": 1e-6}
 _JOULES: Final = {"kJ": 1e3, "J": 1.0, "mJ": 1e-3, "uJ": 1e-6, "µJ": 1e-6, "μJ": 1e-6}
 # What AMD's tools call MB is the bytes divided by 1024 twice.
-_POWERS: Final = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
-_BYTES: Final = {f"{prefix}{b}": 1024.0**power for prefix, power in _POWERS.items() for b in ("B", "iB")}
+_POWERS: Final = {"K": 1, "M": 2, "G": 3, "T": 4}
+_BYTES: Final = {"B": 1.0, **{f"{k}{b}": 1024.0**power for k, power in _POWERS.items() for b in ("B", "iB")}}
 
 _NUMBER: Final = re.compile(r"([+-]?[0-9]{1,25}(?:\.[0-9]{0,25})?(?:[eE][+-]?[0-9]{1,3})?)")
 _QUANTITY: Final = re.compile(rf"{_NUMBER.pattern}\s*([^\s0-9]{{1,5}})?")
@@ -58,11 +58,17 @@ class Gpu:
     energy: float | None = None
 
     @property
+    def allocated_bytes(self) -> float | None:
+        """The memory in use, in bytes: more than there is cannot be, and without a total a 0 says nothing."""
+        if self.used is None or (self.total and self.used > self.total):
+            return None
+        return self.used if self.total else self.used or None
+
+    @property
     def allocated_share(self) -> float | None:
         """The memory in use, in percent: from bytes, since some tools round the share."""
-        if self.used is not None and self.total and self.used <= self.total:
-            return FULL * self.used / self.total
-        return self.allocated
+        used = self.allocated_bytes
+        return FULL * used / self.total if used is not None and self.total else self.allocated
 
     @property
     def power_share(self) -> float | None:

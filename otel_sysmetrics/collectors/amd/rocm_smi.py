@@ -26,6 +26,7 @@ PROGRAM: Final = "rocm-smi"
 ARGUMENTS: Final = ("-a", "--showmeminfo", "vram", "--json")
 
 _CARD: Final = re.compile(r"card([0-9]{1,4})")
+_TOTAL: Final = "vram total memory (b)"
 # Instinct has no edge sensor since MI300, an APU has nothing else.
 _SENSORS: Final = ("memory", "junction", "edge")
 
@@ -58,6 +59,11 @@ def _gpu(index: int, card: Mapping[str, Any]) -> Gpu:
     def first(read: Callable[[object], Any], *names: str) -> Any:  # noqa: ANN401 - whatever `read` returns
         return next((found for name in names if (found := read(keys.get(name))) is not None), None)
 
+    # Never `GPU memory use (%)`: up to ROCm 6.0 that is how busy the memory is, despite its name.
+    allocated = first(share, "gpu memory allocated (vram%)")
+    total = first(count, _TOTAL)
+    if _TOTAL in keys and not total:  # of a total that it cannot read the tool makes 0 %
+        allocated = allocated or None
     return Gpu(
         index,
         unique_id=first(unique_id, "unique id"),
@@ -65,9 +71,8 @@ def _gpu(index: int, card: Mapping[str, Any]) -> Gpu:
         name=first(words, "card series", "device name"),
         use=first(share, "gpu use (%)"),
         used=first(count, "vram total used memory (b)"),
-        total=first(count, "vram total memory (b)"),
-        # Never `GPU memory use (%)`: up to ROCm 6.0 that is how busy the memory is, despite its name.
-        allocated=first(share, "gpu memory allocated (vram%)"),
+        total=total,
+        allocated=allocated,
         activity=first(share, "gpu memory read/write activity (%)", "gpu memory use (%)"),
         overdrive=first(share, "gpu memory overdrive value (%)"),
         temperatures=tuple((place, first(celsius, f"temperature (sensor {place}) (c)")) for place in _SENSORS),

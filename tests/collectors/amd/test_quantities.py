@@ -11,10 +11,13 @@ from hypothesis import strategies as st
 
 from otel_sysmetrics.collectors.amd import amd_smi, rocm_smi
 from otel_sysmetrics.collectors.amd.collector import readings
-from tests.parts import values
+from otel_sysmetrics.collectors.amd.sysfs import Sysfs
+from otel_sysmetrics.sources.files import Files
+from tests.parts import tree, values
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from otel_sysmetrics.collectors.amd.gpu import Gpu
 
@@ -104,3 +107,43 @@ def test_a_value_is_what_its_unit_says_and_absent_where_that_is_not_known(
 def test_all_bits_set_is_no_value_in_whatever_form(tag: str, form: Callable[[int], object], sentinel: int) -> None:
     assert of_rocm(ROCM[tag][2], form(sentinel)) == {}
     assert of_amd(AMD[tag][2], form(sentinel)) == {}
+
+
+SIZES: Final = st.integers(0, 2**40).filter(lambda size: size not in {2**16 - 1, 2**32 - 1})
+TOTALS: Final = st.sampled_from((None, 0, "0", "N/A", "", "Unknown", -1, 2**64 - 1)) | SIZES
+USED: Final = st.sampled_from((None, 0, "0", "N/A")) | SIZES
+
+
+def of_files(used: object, total: object, root: Path) -> dict[str, float]:
+    device = "sys/class/drm/renderD128/device"
+    files = {"vendor": "0x1002\n", "mem_info_vram_used": f"{used}\n", "mem_info_vram_total": f"{total}\n"}
+    tree(root, {f"{device}/{name}": text for name, text in files.items()})
+    return tags(Sysfs(Files(str(root))).read())
+
+
+@given(used=USED, total=TOTALS, share=st.sampled_from((None, 0, "0", "12")))
+def test_a_total_that_is_not_known_never_makes_a_0_and_more_than_the_total_is_nothing(
+    used: object, total: object, share: object, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    card = {
+        "VRAM Total Used Memory (B)": used,
+        "VRAM Total Memory (B)": total,
+        "GPU Memory Allocated (VRAM%)": share,
+    }
+    root = tmp_path_factory.getbasetemp() / "total"
+    for scale, found, said in (
+        (1, tags(rocm_smi.parse(json.dumps({"card0": card}))), share == "12"),
+        (2**20, of_amd("mem_usage", {"used_vram": used, "total_vram": total}), False),
+        (1, of_files(used, total, root), False),
+    ):
+        size = total if isinstance(total, int) and 0 < total < 2**64 - 1 else None
+        taken = int(used) if isinstance(used, int) or used == "0" else None
+        allocated, in_bytes = found.get("gpu.0.memoryAllocated"), found.get("gpu.0.memoryAllocatedBytes")
+        if size is None:
+            assert allocated == (12 if said else None)
+            assert in_bytes == (taken * scale if taken else None)
+        elif taken is None or taken > size:
+            assert in_bytes is None
+        else:
+            assert in_bytes == taken * scale
+            assert allocated == pytest.approx(100 * taken / size)
