@@ -11,6 +11,7 @@ from otel_sysmetrics.collectors.amd.gpu import (
     cap,
     celsius,
     count,
+    first_said,
     joules,
     number,
     pci_address,
@@ -28,6 +29,7 @@ METRIC: Final = ("metric", "--json")
 STATIC: Final = ("static", "--json")
 
 _MOST_GPUS: Final = 4096
+_POWERS: Final = ("power.socket_power", "power.apu_average_socket_power")
 _SENSORS: Final = (("memory", "mem"), ("junction", "hotspot"), ("edge", "edge"), ("gfx", "apu_temperature_gfx"))
 
 
@@ -84,7 +86,7 @@ def _metric(index: int, row: Mapping[str, Any]) -> Gpu:
         activity=_first(row, share, "usage.umc_activity"),
         overdrive=_first(row, share, "mem_overdrive"),
         temperatures=tuple((place, _first(row, celsius, f"temperature.{key}")) for place, key in _SENSORS),
-        power=_first(row, watts, "power.socket_power", "power.apu_average_socket_power"),
+        power=first_said(watts(_leaf(row, path)) for path in _POWERS),
         energy=_first(row, joules, "energy.total_energy_consumption"),
     )
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from otel_sysmetrics.reading import sane_value
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 FULL: Final = 100.0
 _COLDEST: Final = -50.0
@@ -77,8 +77,9 @@ class Gpu:
 
     @property
     def temperature(self) -> tuple[str, float] | None:
-        """The first sensor that says something, and what it says."""
-        return next(((place, value) for place, value in self.temperatures if value is not None), None)
+        """The first sensor that says something, and what it says; a 0 stands only where no other says more."""
+        said = [(place, value) for place, value in self.temperatures if value is not None]
+        return next((each for each in said if each[1] != 0), said[0] if said else None)
 
     def named(self, ids: Sequence[str]) -> bool:
         """Tell whether one of the identifiers is this GPU's: index, unique id or PCI address, in any spelling."""
@@ -91,6 +92,12 @@ class Gpu:
             ):
                 return True
         return False
+
+
+def first_said(values: Iterable[float | None]) -> float | None:
+    """Return the first value, a 0 only where no other says more: that is what sensors say that a chip does not have."""
+    said = [value for value in values if value is not None]
+    return next(filter(None, said), said[0] if said else None)
 
 
 def number(value: object) -> float | None:

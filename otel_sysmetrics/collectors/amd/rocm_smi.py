@@ -11,6 +11,7 @@ from otel_sysmetrics.collectors.amd.gpu import (
     cap,
     celsius,
     count,
+    first_said,
     joules,
     pci_address,
     share,
@@ -27,6 +28,7 @@ ARGUMENTS: Final = ("-a", "--showmeminfo", "vram", "--json")
 
 _CARD: Final = re.compile(r"card([0-9]{1,4})")
 _TOTAL: Final = "vram total memory (b)"
+_POWERS: Final = ("average graphics package power (w)", "current socket graphics package power (w)")
 # Instinct has no edge sensor since MI300, an APU has nothing else.
 _SENSORS: Final = ("memory", "junction", "edge")
 
@@ -76,7 +78,7 @@ def _gpu(index: int, card: Mapping[str, Any]) -> Gpu:
         activity=first(share, "gpu memory read/write activity (%)", "gpu memory use (%)"),
         overdrive=first(share, "gpu memory overdrive value (%)"),
         temperatures=tuple((place, first(celsius, f"temperature (sensor {place}) (c)")) for place in _SENSORS),
-        power=first(watts, "average graphics package power (w)", "current socket graphics package power (w)"),
+        power=first_said(watts(keys.get(name)) for name in _POWERS),
         limit=first(cap, "max graphics package power (w)"),
         energy=first(lambda value: joules(value, "uJ"), "accumulated energy (uj)"),
     )

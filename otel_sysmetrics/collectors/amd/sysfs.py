@@ -11,6 +11,7 @@ from otel_sysmetrics.collectors.amd.gpu import (
     cap,
     celsius,
     count,
+    first_said,
     pci_address,
     share,
     unique_id,
@@ -26,6 +27,7 @@ _FOLDER: Final = "sys/class/drm"
 _NODE: Final = re.compile(r"renderD([0-9]{1,5})")
 _SENSOR: Final = re.compile(r"temp[0-9]{1,3}_label")
 _VENDOR: Final = "0x1002"
+_POWERS: Final = ("power1_average", "power1_input")
 _SENSORS: Final = (("memory", "mem"), ("junction", "junction"), ("edge", "edge"))
 
 
@@ -71,7 +73,6 @@ def _gpu(files: Files, index: int, device: str) -> Gpu:
         for name in files.names(hwmon)
         if _SENSOR.fullmatch(name)
     }
-    power = (watts(files.text(hwmon, f"{name}"), "uW") for name in ("power1_average", "power1_input"))
     return replace(
         who,
         use=share(read("gpu_busy_percent")),
@@ -83,6 +84,6 @@ def _gpu(files: Files, index: int, device: str) -> Gpu:
             (place, celsius(files.text(hwmon, f"{labels[label]}"), "mC") if label in labels else None)
             for place, label in _SENSORS
         ),
-        power=next((found for found in power if found is not None), None),
+        power=first_said(watts(files.text(hwmon, name), "uW") for name in _POWERS),
         limit=cap(files.text(hwmon, "power1_cap"), "uW"),
     )

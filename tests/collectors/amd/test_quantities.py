@@ -147,3 +147,47 @@ def test_a_total_that_is_not_known_never_makes_a_0_and_more_than_the_total_is_no
         else:
             assert in_bytes == taken * scale
             assert allocated == pytest.approx(100 * taken / size)
+
+
+SAID: Final = st.lists(st.none() | st.sampled_from((0, 31, 45)), min_size=3, max_size=3)
+
+
+@given(temperatures=SAID, powers=SAID)
+def test_a_sensor_that_says_0_hides_no_other(
+    temperatures: list[int | None], powers: list[int | None], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Chips say 0 for a sensor that they do not have; where no other says more, a 0 may be meant."""
+    words = ["N/A" if value is None else value for value in temperatures + powers]
+    memory, junction, edge, average, now, _ = words
+    card = {
+        "Temperature (Sensor memory) (C)": f"{memory}",
+        "Temperature (Sensor junction) (C)": f"{junction}",
+        "Temperature (Sensor edge) (C)": f"{edge}",
+        "Average Graphics Package Power (W)": f"{average}",
+        "Current Socket Graphics Package Power (W)": f"{now}",
+    }
+    row = {
+        "gpu": 0,
+        "temperature": {"mem": memory, "hotspot": junction, "edge": edge},
+        "power": {"socket_power": average, "apu_average_socket_power": now},
+    }
+    device, hwmon = "sys/class/drm/renderD128/device", "hwmon/hwmon2"
+    files = {"vendor": "0x1002\n", "mem_info_vram_total": "1\n"}
+    for order, (place, said) in enumerate((("mem", memory), ("junction", junction), ("edge", edge)), 1):
+        files[f"{hwmon}/temp{order}_label"] = f"{place}\n"
+        files[f"{hwmon}/temp{order}_input"] = f"{said if said == 'N/A' else said * 1000}\n"
+    for name, said in (("average", average), ("input", now)):
+        files[f"{hwmon}/power1_{name}"] = f"{said if said == 'N/A' else said * 1_000_000}\n"
+    root = tree(tmp_path_factory.getbasetemp() / "sensors", {f"{device}/{name}": text for name, text in files.items()})
+
+    def first(values: list[int | None]) -> int | None:
+        said = [value for value in values if value is not None]
+        return next((value for value in said if value), 0 if said else None)
+
+    expected = {"gpu.0.temp": first(temperatures), "gpu.0.powerWatts": first(powers[:2])}
+    for found in (
+        tags(rocm_smi.parse(json.dumps({"card0": card}))),
+        tags(amd_smi.parse(json.dumps([row]))),
+        tags(Sysfs(Files(str(root))).read()),
+    ):
+        assert found == {tag: pytest.approx(value) for tag, value in expected.items() if value is not None}
