@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_sysmetrics.collectors.amd.document import find_document
+from otel_sysmetrics.collectors.amd.document import AT_A_LINES_BEGIN, find_documents
 from otel_sysmetrics.collectors.amd.gpu import (
     Gpu,
     cap,
@@ -56,15 +56,19 @@ def join(gpus: Sequence[Gpu], static: Mapping[int, Gpu]) -> list[Gpu]:
 
 
 def _rows(text: str) -> dict[int, Mapping[str, Any]] | None:
-    document = find_document(text, lambda found: _list(found) is not None)
-    if document is None:
-        return None
+    found = [_list(document) for document in find_documents(text, lambda document: _list(document) is not None)]
+    # Where each GPU is a document of its own. Inside of a line it may be what is left of a list that breaks off.
+    found = found or [[row] for row in find_documents(text, _is_row, AT_A_LINES_BEGIN)]
     rows: dict[int, Mapping[str, Any]] = {}
-    for row in _list(document) or ():
+    for row in (row for each in found for row in each or ()):
         index = number(row.get("gpu")) if isinstance(row, dict) else None
         if index is not None and 0 <= index < _MOST_GPUS and index == int(index):
             rows.setdefault(int(index), row)  # some releases write a GPU twice (case 64)
-    return rows
+    return rows if found else None
+
+
+def _is_row(document: object) -> bool:
+    return isinstance(document, dict) and "gpu" in document
 
 
 def _list(document: object) -> list[Any] | None:
@@ -74,7 +78,7 @@ def _list(document: object) -> list[Any] | None:
         return None
     # An empty list that is bare may stand in a warning.
     empty = not found and isinstance(document, dict)
-    return found if empty or any(isinstance(row, dict) and "gpu" in row for row in found) else None
+    return found if empty or any(map(_is_row, found)) else None
 
 
 def _metric(index: int, row: Mapping[str, Any]) -> Gpu:

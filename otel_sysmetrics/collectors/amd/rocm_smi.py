@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_sysmetrics.collectors.amd.document import find_document
+from otel_sysmetrics.collectors.amd.document import find_documents
 from otel_sysmetrics.collectors.amd.gpu import (
     Gpu,
     cap,
@@ -21,7 +21,7 @@ from otel_sysmetrics.collectors.amd.gpu import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 PROGRAM: Final = "rocm-smi"
 ARGUMENTS: Final = ("-a", "--showmeminfo", "vram", "--json")
@@ -35,19 +35,22 @@ _SENSORS: Final = ("memory", "junction", "edge")
 
 def parse(text: str) -> list[Gpu] | None:
     """Return the GPUs in the order of their numbers, None where there is no document."""
-    document = find_document(text, _has_cards) or find_document(text, _is_ours)
-    if document is None:
-        return None
-    cards = {int(match[1]): card for key, card in document.items() if (match := _CARD.fullmatch(key))}
-    return [_gpu(index, card) for index, card in sorted(cards.items()) if isinstance(card, dict)]
-
-
-def _has_cards(document: object) -> bool:
-    return isinstance(document, dict) and any(_CARD.fullmatch(key) for key in document)
+    cards: dict[int, Mapping[str, Any]] = {}
+    documents = list(find_documents(text, _is_ours))
+    for document in documents:
+        for index, card in _cards(document):
+            cards.setdefault(index, card)  # what is written twice counts once (case 64)
+    return [_gpu(index, card) for index, card in sorted(cards.items())] if documents else None
 
 
 def _is_ours(document: object) -> bool:
-    return isinstance(document, dict) and "system" in document
+    return isinstance(document, dict) and ("system" in document or any(_cards(document)))
+
+
+def _cards(document: Mapping[str, Any]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    for key, card in document.items():
+        if (match := _CARD.fullmatch(key)) and isinstance(card, dict):
+            yield int(match[1]), card
 
 
 def _gpu(index: int, card: Mapping[str, Any]) -> Gpu:

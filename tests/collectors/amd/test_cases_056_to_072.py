@@ -108,8 +108,10 @@ def test_case_63_amd_warning_groups_stdout() -> None:
 
 
 def test_case_64_amd_watch_json_dup() -> None:
-    """A document that is written twice counts once, the first."""
-    assert tags('{"card0": {"GPU use (%)": "5"}}\n{"card0": {"GPU use (%)": "6"}}') == {"gpu.0.gpu": 5}
+    """A card that is written twice counts once, the first; each may have a document of its own."""
+    each = '{"card0": {"GPU use (%)": "5"}}\n{"card1": {"GPU use (%)": "6"}}\n'
+
+    assert tags(each + each.replace("5", "7")) == {"gpu.0.gpu": 5, "gpu.1.gpu": 6}
 
 
 @pytest.mark.parametrize("nothing", ["N/A", "n/a", "N/A (Secondary die)", "Unknown", "unknown", "", "None", "65535"])
