@@ -46,7 +46,7 @@ class RocmSmi:
     def read(self) -> list[Gpu]:
         """Return what it lists; raises ToolError."""
         text = self._tool.output(rocm_smi.ARGUMENTS, self._seconds)
-        return _document(rocm_smi.parse(text), text, self.name)
+        return _document(rocm_smi.parse(text), text, self._tool, self.name)
 
     def close(self) -> None:
         """End it."""
@@ -66,7 +66,7 @@ class AmdSmi:
     def read(self) -> list[Gpu]:
         """Return what it lists; raises ToolError."""
         text = self._tool.output(amd_smi.METRIC, self._seconds)
-        found = _document(amd_smi.parse(text), text, self.name)
+        found = _document(amd_smi.parse(text), text, self._tool, self.name)
         if found and self._static is None and self._tries > 0:
             self._tries -= 1
             self._static = self._what_stays()
@@ -84,8 +84,10 @@ class AmdSmi:
             return None
 
 
-def _document(found: list[Gpu] | None, text: str, name: str) -> list[Gpu]:
+def _document(found: list[Gpu] | None, text: str, tool: Tool, name: str) -> list[Gpu]:
     # Without a driver or a GPU they write nothing, or a warning, and exit with 0 (case 62); half a document is a crash.
+    if not found and tool.failure is not None:
+        raise ToolError(f"{name} {tool.failure}")
     if found is None and _HALF.search(text):
         raise ToolError(f"{name} has written no whole document")
     return found or []
