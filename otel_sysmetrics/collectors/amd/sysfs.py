@@ -67,12 +67,8 @@ def _gpu(files: Files, index: int, device: str) -> Gpu:
     # Other files than this one wake a GPU that sleeps, or fail, as the kernel likes.
     if (read("power/runtime_status") or "").strip() == "suspended":
         return who
-    hwmon = next((f"{device}/hwmon/{name}" for name in files.names(device, "hwmon")), f"{device}/hwmon/none")
-    labels = {
-        (files.text(hwmon, f"{name}") or "").strip(): name.replace("label", "input")
-        for name in files.names(hwmon)
-        if _SENSOR.fullmatch(name)
-    }
+    hwmon = _hwmon(files, device)
+    inputs = _inputs(files, hwmon)
     return replace(
         who,
         use=share(read("gpu_busy_percent")),
@@ -81,9 +77,24 @@ def _gpu(files: Files, index: int, device: str) -> Gpu:
         activity=share(read("mem_busy_percent")),
         overdrive=share(read("pp_mem_od")),
         temperatures=tuple(
-            (place, celsius(files.text(hwmon, f"{labels[label]}"), "mC") if label in labels else None)
+            (place, celsius(files.text(hwmon, inputs[label]), "mC") if label in inputs else None)
             for place, label in _SENSORS
         ),
         power=first_said(watts(files.text(hwmon, name), "uW") for name in _POWERS),
         limit=cap(files.text(hwmon, "power1_cap"), "uW"),
     )
+
+
+def _hwmon(files: Files, device: str) -> str:
+    """Return the folder of the driver's own sensors, which others of the board's may stand beside."""
+    found = [f"{device}/hwmon/{name}" for name in files.names(device, "hwmon")]
+    driver = (folder for folder in found if (files.text(folder, "name") or "").strip() == "amdgpu")
+    return next(driver, found[0] if found else f"{device}/hwmon/none")
+
+
+def _inputs(files: Files, hwmon: str) -> dict[str, str]:
+    """Return the file of each temperature, by its label; older kernels have only that of the edge, and no label."""
+    names = files.names(hwmon)
+    labels = [name for name in names if _SENSOR.fullmatch(name)]
+    found = {(files.text(hwmon, name) or "").strip(): name.replace("label", "input") for name in labels}
+    return found if "temp1_label" in names else {"edge": "temp1_input", **found}
