@@ -147,9 +147,9 @@ def words(value: object) -> str | None:
 
 
 def pci_address(value: object) -> str | None:
-    """Return a PCI address in the kernel's spelling."""
+    """Return a PCI address in the kernel's spelling; some leave the domain out, or write it with eight digits."""
     match = _PCI.fullmatch(value.strip().lower()) if isinstance(value, str) else None
-    return f"{match[1] or '0000'}:{match[2]}" if match else None
+    return f"{int(match[1] or '0', 16):04x}:{match[2]}" if match else None
 
 
 def unique_id(value: object) -> str | None:

@@ -11,6 +11,7 @@ import pytest
 
 from otel_sysmetrics.collector import NotHere
 from otel_sysmetrics.collectors.amd.sources import RocmSmi
+from otel_sysmetrics.settings import Settings, SettingsError
 from otel_sysmetrics.sources.tools import ToolError
 from tests.parts import CAPTURES, Bench, program, tree, until
 
@@ -106,13 +107,24 @@ def test_a_point_says_which_gpu_and_which_sensor(machine: Machine) -> None:
     assert by_tag["gpu.{gpu}.temp"].attributes == {**who, "hw.sensor_location": "junction"}
 
 
-@pytest.mark.parametrize(
-    "named", ["1", "0x00000000000000B2", "00000000000000b2", "0x000000b2", "0000:c3:00.0", "0000:C3:00.0"]
-)
-def test_the_setting_names_gpus_by_index_unique_id_or_pci_address(named: str, machine: Machine) -> None:
+UNIQUE: Final = [f"{mark}{text}" for mark in ("0x", "0X") for text in ("b2", "B2", "0b2", "00000000000000B2")]
+ADDRESSES: Final = [f"{domain}{slot}" for domain in ("", "0000:", "00000000:") for slot in ("c3:00.0", "C3:00.0")]
+
+
+@pytest.mark.parametrize("named", ["1", 1, "01", "00000000000000b2", *UNIQUE, *ADDRESSES])
+def test_the_setting_names_gpus_by_index_unique_id_or_pci_address(named: str | int, machine: Machine) -> None:
+    """In every spelling that the tools, the driver's files and lspci have."""
     machine.has("rocm-smi", _=TWO)
 
     assert machine.bench(gpu_device_ids=(named, "GPU-of-another-vendor")).tags() == {"gpu.1.gpu": 6}
+
+
+@pytest.mark.parametrize("wrong", ["0x", "0xg", "b2", "c3", "c3:00", "c3:00.8", "3:00.0", "c3:00.0:", "C3-00.0"])
+def test_an_identifier_that_may_be_a_typo_is_an_error_that_names_the_forms(wrong: str) -> None:
+    with pytest.raises(
+        SettingsError, match=r"indices or UUIDs, such as 0,2 .* unique ids or PCI addresses, such as 0x"
+    ):
+        Settings(gpu_device_ids=(wrong,))
 
 
 def test_where_no_gpu_is_named_nothing_is_started(machine: Machine) -> None:
