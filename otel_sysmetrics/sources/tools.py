@@ -130,7 +130,7 @@ class _Running:
         found = bytearray(self.read(deadline))
         while not self.over:
             if (left := deadline - time.monotonic()) <= 0:
-                raise ToolError(f"{self.name} did not answer within {seconds:g} s")
+                raise ToolError(f"{self.name} did not answer within {round(seconds, 1):g} s")
             self.wait(left)
             found += self.read(deadline)
             if len(found) > MOST_BYTES:

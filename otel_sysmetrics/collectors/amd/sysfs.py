@@ -39,7 +39,7 @@ class Sysfs:
     def __init__(self, files: Files) -> None:
         self._files = files
 
-    def read(self) -> list[Gpu]:
+    def read(self, _seconds: float = 0.0) -> list[Gpu]:
         """Return the GPUs in the order of their render nodes."""
         nodes = {int(match[1]): match[0] for name in self._files.names(_FOLDER) if (match := _NODE.fullmatch(name))}
         found = [f"{_FOLDER}/{name}/device" for _, name in sorted(nodes.items())]

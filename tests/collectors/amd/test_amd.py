@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
@@ -13,61 +13,13 @@ from otel_sysmetrics.collector import NotHere
 from otel_sysmetrics.collectors.amd.sources import RocmSmi
 from otel_sysmetrics.settings import Settings, SettingsError
 from otel_sysmetrics.sources.tools import ToolError
-from tests.parts import CAPTURES, Bench, program, tree, until
+from tests.collectors.amd.machine import CARD, TWO
+from tests.parts import CAPTURES, tree, until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
-CARD: Final = {"card0": {"GPU use (%)": "5", "Unique ID": "0xA1", "PCI Bus": "0000:63:00.0", "Card Series": "MI210"}}
-TWO: Final = {**CARD, "card1": {"GPU use (%)": "6", "Unique ID": "0xb2", "PCI Bus": "0000:C3:00.0"}}
-
-
-class Machine:
-    """A PATH with the tools that a test puts there, and a root with the files that it writes."""
-
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.folder = folder
-        self.root = folder / "root"
-        self.root.mkdir()
-        self.benches: list[Bench] = []
-        monkeypatch.setenv("PATH", f"{folder / 'bin'}:/usr/bin:/bin")
-
-    def has(self, name: str, **writes: object) -> None:
-        """Put a tool there that writes a text, or a document, per first argument; `_` stands for any."""
-        for word, what in writes.items():
-            text = what if isinstance(what, str) else json.dumps(what)
-            (self.folder / f"{name}{word}").write_text(text)
-        self.does(name, f'cat {self.folder}/{name}_ 2>/dev/null || cat "{self.folder}/{name}$1"')
-
-    def does(self, name: str, script: str) -> None:
-        """Put a tool there that does something."""
-        program(self.folder / "bin", name, f'echo "$*" >>{self.folder}/runs\n{script}\n')
-
-    def runs(self) -> list[str]:
-        """Return the arguments of all runs."""
-        runs = self.folder / "runs"
-        return runs.read_text().splitlines() if runs.exists() else []
-
-    def bench(self, **settings: Any) -> Bench:  # noqa: ANN401 - of any setting
-        """Return the collector there."""
-        self.benches.append(Bench("amd", self.root, **settings))
-        return self.benches[-1]
-
-    def card(self, node: int, pci: str, **files: str) -> None:
-        """Give it a card of the driver's."""
-        device = f"sys/class/drm/renderD{node}/device"
-        whole = {"vendor": "0x1002\n", "mem_info_vram_total": "8589934592\n", "uevent": f"PCI_SLOT_NAME={pci}\n"}
-        named = {name.replace("__", "/"): text for name, text in files.items()}
-        tree(self.root, {f"{device}/{name}": text for name, text in {**whole, **named}.items()})
-
-
-@pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
-    machine = Machine(tmp_path, monkeypatch)
-    yield machine
-    for bench in machine.benches:
-        bench.close()
+    from tests.collectors.amd.machine import Machine
 
 
 @pytest.mark.parametrize("capture", sorted((CAPTURES / "amd").glob("*.json")), ids=lambda path: path.stem)
@@ -260,10 +212,10 @@ def test_the_drivers_files_give_the_same_tags_in_the_order_of_the_render_nodes(m
 def test_a_tool_that_hangs_is_ended_at_its_limit(machine: Machine) -> None:
     """Case 68: a grandchild that holds the pipe delays nobody."""
     machine.does("rocm-smi", "sleep 1000 & exec sleep 1000")
-    source = RocmSmi(str(machine.folder / "bin" / "rocm-smi"), seconds=0.3)
+    source = RocmSmi(str(machine.folder / "bin" / "rocm-smi"))
 
     with pytest.raises(ToolError):
-        source.read()
+        source.read(0.3)
 
 
 test_case_68_amd_dstate = test_a_tool_that_hangs_is_ended_at_its_limit
