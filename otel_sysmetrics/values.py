@@ -19,7 +19,11 @@ MIN_SECONDS: Final = 0.1
 MAX_SECONDS: Final = 86_400.0
 
 # An index or an identifier (UUID, AMD unique id, PCI address); no list stands for all devices, an empty one for none.
-_DEVICE: Final = re.compile(r"[0-9]{1,5}|(?=.{8})[0-9A-Za-z]+([-:.][0-9A-Za-z]+)*")
+# Short ones (a unique id without its leading zeros, an address without its domain) only in forms that no typo has.
+_HEX: Final = "[0-9A-Fa-f]"
+_DEVICE: Final = re.compile(
+    rf"[0-9]{{1,5}}|0[xX]{_HEX}{{1,16}}|{_HEX}{{2}}:{_HEX}{{2}}\.[0-7]|(?=.{{8}})[0-9A-Za-z]+([-:.][0-9A-Za-z]+)*"
+)
 # A set of fnmatch ends at the first bracket that is not its first character.
 _SET: Final = re.compile(r"\[!?\]?[^\]]*\]")
 _MOST_DIGITS: Final = 30
@@ -143,7 +147,10 @@ def devices(value: object) -> tuple[str, ...] | None:
         return None
     ids = texts(value, numbers=True)
     if not all(_DEVICE.fullmatch(item) for item in ids):
-        raise Unreadable("a list of GPU indices or UUIDs, such as 0,2 or GPU-5a2c9d1e-…")
+        raise Unreadable(
+            "a list of GPU indices or UUIDs, such as 0,2 or GPU-5a2c9d1e-…, "
+            "or of AMD's unique ids or PCI addresses, such as 0x5a2c or c3:00.0"
+        )
     return tuple(str(int(item)) if item.isdecimal() else item for item in ids)
 
 

@@ -19,11 +19,16 @@ MOST_BYTES: Final = 64 * 2**20
 _MOST_LINES: Final = 8
 _MOST_AT_ONCE: Final = 2**20
 _TURN: Final = 0.5
+_GOOD: Final = ("ended with status 0", "ended")
 _LINGER: Final = 0.6  # what a program that is told to end may take, in seconds: the keeper kills it after 0.3
 
 
 class ToolError(Exception):
     """A program that cannot be started, does not answer, writes too much or has ended; the argument says which."""
+
+
+class ToolFailed(ToolError):
+    """A program that has failed and written nothing."""
 
 
 def find(name: str, path: str | None = None) -> str | None:
@@ -40,9 +45,10 @@ class Tool:
     def __init__(self, path: str) -> None:
         self._path = path
         self._running: _Running | None = None
+        self.failure: str | None = None  # how the last run failed, None where it did not
 
     def output(self, arguments: Sequence[str], seconds: float) -> str:
-        """Return what it writes to standard output, whatever its status; raises ToolError.
+        """Return what it writes to standard output, whatever its status; raises ToolError, ToolFailed for nothing.
 
         Standard input and error are empty. At the deadline it is killed with all that it started.
         """
@@ -52,7 +58,11 @@ class Tool:
                 raise ToolError(f"{self._path} still hangs since an earlier sample")
         running = self._running = _Running((self._path, *arguments))
         try:
-            return running.all(seconds).decode("utf-8", "replace")
+            text = running.all(seconds).decode("utf-8", "replace")
+            self.failure = running.failure()
+            if self.failure is not None and not text.strip():
+                raise ToolFailed(f"{self._path} {self.failure}")
+            return text
         finally:
             running.close(_LINGER)
 
@@ -120,13 +130,11 @@ class _Running:
         found = bytearray(self.read(deadline))
         while not self.over:
             if (left := deadline - time.monotonic()) <= 0:
-                raise ToolError(f"{self.name} did not answer within {seconds:g} s")
+                raise ToolError(f"{self.name} did not answer within {round(seconds, 1):g} s")
             self.wait(left)
             found += self.read(deadline)
             if len(found) > MOST_BYTES:
                 raise ToolError(f"{self.name} wrote more than {MOST_BYTES >> 20} MiB")
-        if not found and (fate := self.fate()).startswith("cannot"):
-            raise ToolError(f"{self.name} {fate}")
         return bytes(found)
 
     def read(self, deadline: float) -> bytes:
@@ -166,6 +174,11 @@ class _Running:
     def fate(self) -> str:
         """Say what became of the program."""
         return self._kept.fate()
+
+    def failure(self) -> str | None:
+        """Say how the program failed, None where it did not or nobody knows."""
+        fate = self.fate()
+        return None if fate in _GOOD else fate
 
     def close(self, seconds: float) -> None:
         """Have the program ended, and wait so long for it."""

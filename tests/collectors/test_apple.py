@@ -182,12 +182,30 @@ class TestIoreg:
         assert all(reading.attributes == {"hw.name": "Apple M4"} for reading in bench.readings())
         assert bench.collector.describe().startswith("0: Apple M4, 10 cores, 16 GiB of shared memory")
 
-    def test_the_text_is_read_where_the_property_list_cannot_be_and_is_then_kept(self, mac: Mac, bench: Bench) -> None:
-        mac.does("echo 'ioreg: illegal option'", f"cat {OURS}/m5_pro.txt")
+    @pytest.mark.parametrize("illegal", ["echo 'ioreg: illegal option'", "exit 64"])
+    def test_the_text_is_read_where_the_property_list_cannot_be_and_is_then_kept(
+        self, illegal: str, mac: Mac, bench: Bench
+    ) -> None:
+        mac.does(illegal, f"cat {OURS}/m5_pro.txt")
 
         assert bench.tags()["gpu.0.gpu"] == 47
         assert bench.tags(after=15)["gpu.0.gpu"] == 47
         assert mac.asked() == 3
+
+    @pytest.mark.parametrize("text", ["exit 0", "kill -ABRT $$", "echo nonsense"])
+    def test_an_ioreg_that_crashes_is_ill_and_does_not_show_that_no_gpu_is_here(
+        self, text: str, mac: Mac, bench: Bench
+    ) -> None:
+        mac.does("kill -ABRT $$", text)
+
+        with pytest.raises(Unavailable, match="ioreg died of signal 6"):
+            bench.part.probe()
+
+        mac.shows("m1_air")
+        assert bench.tags()
+        mac.does("kill -ABRT $$", text)
+        with pytest.raises(ToolError, match="ioreg died of signal 6"):
+            bench.tags(after=15)
 
     def test_without_a_model_the_chips_name_is_sysctls(self, mac: Mac, bench: Bench) -> None:
         mac.shows("without_door")

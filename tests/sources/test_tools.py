@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from otel_sysmetrics.sources.tools import Feed, Tool, ToolError, find
+from otel_sysmetrics.sources.tools import Feed, Tool, ToolError, ToolFailed, find
 from tests.fakes import PATIENCE, REPOSITORY, run_script
 
 if TYPE_CHECKING:
@@ -58,6 +58,32 @@ class TestTool:
 
         assert tool.output(("a b", "*"), PATIENCE) == "a b *\n"
         assert tool.output(("c", "d"), PATIENCE) == "c d\n"
+
+    @pytest.mark.parametrize(
+        ("end", "fate"),
+        [
+            ("exit 1", "ended with status 1"),
+            ("exit 139", "ended with status 139"),
+            ("kill -ABRT $$", "died of signal 6"),
+            ("kill -KILL $$", "died of signal 9"),
+        ],
+    )
+    def test_one_that_fails_and_writes_nothing_has_failed_and_says_how(
+        self, end: str, fate: str, tmp_path: Path
+    ) -> None:
+        for nothing in ("", "echo;"):
+            tool = Tool(program(tmp_path, f"echo complaint >&2; {nothing} {end}"))
+            with pytest.raises(ToolFailed, match=rf"tool {fate}$"):
+                tool.output((), PATIENCE)
+
+        tool = Tool(program(tmp_path, f"[ $1 = well ] && exec echo good; echo part; {end}"))
+        assert (tool.output(("ill",), PATIENCE), tool.failure) == ("part\n", fate)
+        assert (tool.output(("well",), PATIENCE), tool.failure) == ("good\n", None)
+
+    def test_one_that_has_nothing_to_say_has_not_failed(self, tmp_path: Path) -> None:
+        tool = Tool(program(tmp_path, "exit 0"))
+
+        assert (tool.output((), PATIENCE), tool.failure) == ("", None)
 
     def test_a_megabyte_comes_whole(self, tmp_path: Path) -> None:
         tool = Tool(program(tmp_path, "head -c 1000000 /dev/zero | tr '\\0' x"))

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_sysmetrics.collectors.amd.document import find_document
+from otel_sysmetrics.collectors.amd.document import AT_A_LINES_BEGIN, find_documents
 from otel_sysmetrics.collectors.amd.gpu import (
     Gpu,
     cap,
     celsius,
     count,
+    first_said,
     joules,
     number,
     pci_address,
@@ -27,9 +28,8 @@ PROGRAM: Final = "amd-smi"
 METRIC: Final = ("metric", "--json")
 STATIC: Final = ("static", "--json")
 
-# What the tool calls MB is the bytes divided by 1024 twice.
-_UNITS: Final = {"B": 1.0, "KB": 2.0**10, "MB": 2.0**20, "GB": 2.0**30}
 _MOST_GPUS: Final = 4096
+_POWERS: Final = ("power.socket_power", "power.apu_average_socket_power")
 _SENSORS: Final = (("memory", "mem"), ("junction", "hotspot"), ("edge", "edge"), ("gfx", "apu_temperature_gfx"))
 
 
@@ -56,15 +56,19 @@ def join(gpus: Sequence[Gpu], static: Mapping[int, Gpu]) -> list[Gpu]:
 
 
 def _rows(text: str) -> dict[int, Mapping[str, Any]] | None:
-    document = find_document(text, lambda found: _list(found) is not None)
-    if document is None:
-        return None
+    found = [_list(document) for document in find_documents(text, lambda document: _list(document) is not None)]
+    # Where each GPU is a document of its own. Inside of a line it may be what is left of a list that breaks off.
+    found = found or [[row] for row in find_documents(text, _is_row, AT_A_LINES_BEGIN)]
     rows: dict[int, Mapping[str, Any]] = {}
-    for row in _list(document) or ():
+    for row in (row for each in found for row in each or ()):
         index = number(row.get("gpu")) if isinstance(row, dict) else None
         if index is not None and 0 <= index < _MOST_GPUS and index == int(index):
             rows.setdefault(int(index), row)  # some releases write a GPU twice (case 64)
-    return rows
+    return rows if found else None
+
+
+def _is_row(document: object) -> bool:
+    return isinstance(document, dict) and "gpu" in document
 
 
 def _list(document: object) -> list[Any] | None:
@@ -74,19 +78,19 @@ def _list(document: object) -> list[Any] | None:
         return None
     # An empty list that is bare may stand in a warning.
     empty = not found and isinstance(document, dict)
-    return found if empty or any(isinstance(row, dict) and "gpu" in row for row in found) else None
+    return found if empty or any(map(_is_row, found)) else None
 
 
 def _metric(index: int, row: Mapping[str, Any]) -> Gpu:
     return Gpu(
         index,
         use=_first(row, share, "usage.gfx_activity", "usage.apu_average_gfx_activity"),
-        used=_bytes(row, "mem_usage.used_vram"),
-        total=_bytes(row, "mem_usage.total_vram"),
+        used=_first(row, _memory, "mem_usage.used_vram"),
+        total=_first(row, _memory, "mem_usage.total_vram"),
         activity=_first(row, share, "usage.umc_activity"),
         overdrive=_first(row, share, "mem_overdrive"),
         temperatures=tuple((place, _first(row, celsius, f"temperature.{key}")) for place, key in _SENSORS),
-        power=_first(row, watts, "power.socket_power", "power.apu_average_socket_power"),
+        power=first_said(watts(_leaf(row, path)) for path in _POWERS),
         energy=_first(row, joules, "energy.total_energy_consumption"),
     )
 
@@ -101,22 +105,17 @@ def _static(index: int, row: Mapping[str, Any]) -> Gpu:
     )
 
 
+def _memory(value: object) -> float | None:
+    return count(value, "MB")
+
+
 def _first(row: Mapping[str, Any], read: Callable[[object], Any], *paths: str) -> Any:  # noqa: ANN401 - as `read`
-    return next((found for path in paths if (found := read(_leaf(row, path)[0])) is not None), None)
+    return next((found for path in paths if (found := read(_leaf(row, path))) is not None), None)
 
 
-def _bytes(row: Mapping[str, Any], path: str) -> float | None:
-    value, unit = _leaf(row, path)
-    scale = _UNITS.get(unit)
-    return None if scale is None else count(value, scale)
-
-
-def _leaf(row: Mapping[str, Any], path: str) -> tuple[object, str]:
-    """Return a value and its unit: bare, or as `{"value": 214, "unit": "W"}`; a whole section may be `N/A`."""
+def _leaf(row: Mapping[str, Any], path: str) -> object:
+    """Return what stands under a path; a whole section may be `N/A`."""
     found: Any = row
     for key in path.split("."):
         found = found.get(key) if isinstance(found, dict) else None
-    if not isinstance(found, dict):
-        return found, "MB"
-    unit = found.get("unit")
-    return found.get("value"), unit.upper() if isinstance(unit, str) else "MB"
+    return found

@@ -11,7 +11,7 @@ from otel_sysmetrics.collectors.amd.gpu import (
     cap,
     celsius,
     count,
-    number,
+    first_said,
     pci_address,
     share,
     unique_id,
@@ -27,9 +27,8 @@ _FOLDER: Final = "sys/class/drm"
 _NODE: Final = re.compile(r"renderD([0-9]{1,5})")
 _SENSOR: Final = re.compile(r"temp[0-9]{1,3}_label")
 _VENDOR: Final = "0x1002"
+_POWERS: Final = ("power1_average", "power1_input")
 _SENSORS: Final = (("memory", "mem"), ("junction", "junction"), ("edge", "edge"))
-_MILLI: Final = 1e-3
-_MICRO: Final = 1e-6
 
 
 class Sysfs:
@@ -40,7 +39,7 @@ class Sysfs:
     def __init__(self, files: Files) -> None:
         self._files = files
 
-    def read(self) -> list[Gpu]:
+    def read(self, _seconds: float = 0.0) -> list[Gpu]:
         """Return the GPUs in the order of their render nodes."""
         nodes = {int(match[1]): match[0] for name in self._files.names(_FOLDER) if (match := _NODE.fullmatch(name))}
         found = [f"{_FOLDER}/{name}/device" for _, name in sorted(nodes.items())]
@@ -68,13 +67,8 @@ def _gpu(files: Files, index: int, device: str) -> Gpu:
     # Other files than this one wake a GPU that sleeps, or fail, as the kernel likes.
     if (read("power/runtime_status") or "").strip() == "suspended":
         return who
-    hwmon = next((f"{device}/hwmon/{name}" for name in files.names(device, "hwmon")), f"{device}/hwmon/none")
-    labels = {
-        (files.text(hwmon, f"{name}") or "").strip(): name.replace("label", "input")
-        for name in files.names(hwmon)
-        if _SENSOR.fullmatch(name)
-    }
-    power = (watts(_scaled(files.text(hwmon, f"{name}"), _MICRO)) for name in ("power1_average", "power1_input"))
+    hwmon = _hwmon(files, device)
+    inputs = _inputs(files, hwmon)
     return replace(
         who,
         use=share(read("gpu_busy_percent")),
@@ -83,14 +77,24 @@ def _gpu(files: Files, index: int, device: str) -> Gpu:
         activity=share(read("mem_busy_percent")),
         overdrive=share(read("pp_mem_od")),
         temperatures=tuple(
-            (place, celsius(_scaled(files.text(hwmon, f"{labels[label]}"), _MILLI)) if label in labels else None)
+            (place, celsius(files.text(hwmon, inputs[label]), "mC") if label in inputs else None)
             for place, label in _SENSORS
         ),
-        power=next((found for found in power if found is not None), None),
-        limit=cap(_scaled(files.text(hwmon, "power1_cap"), _MICRO)),
+        power=first_said(watts(files.text(hwmon, name), "uW") for name in _POWERS),
+        limit=cap(files.text(hwmon, "power1_cap"), "uW"),
     )
 
 
-def _scaled(text: str | None, scale: float) -> float | None:
-    found = number(text)
-    return None if found is None else found * scale
+def _hwmon(files: Files, device: str) -> str:
+    """Return the folder of the driver's own sensors, which others of the board's may stand beside."""
+    found = [f"{device}/hwmon/{name}" for name in files.names(device, "hwmon")]
+    driver = (folder for folder in found if (files.text(folder, "name") or "").strip() == "amdgpu")
+    return next(driver, found[0] if found else f"{device}/hwmon/none")
+
+
+def _inputs(files: Files, hwmon: str) -> dict[str, str]:
+    """Return the file of each temperature, by its label; older kernels have only that of the edge, and no label."""
+    names = files.names(hwmon)
+    labels = [name for name in names if _SENSOR.fullmatch(name)]
+    found = {(files.text(hwmon, name) or "").strip(): name.replace("label", "input") for name in labels}
+    return found if "temp1_label" in names else {"edge": "temp1_input", **found}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from otel_sysmetrics.collectors.apple.accelerator import of_plist, of_text
 from otel_sysmetrics.sources.files import fields, whole
-from otel_sysmetrics.sources.tools import Tool, ToolError, find
+from otel_sysmetrics.sources.tools import Tool, ToolError, ToolFailed, find
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,15 +58,24 @@ class Registry:
 
     def _listed(self) -> list[Accelerator]:
         """Return Apple's accelerators, in the first form that can be read, which is kept."""
+        failed = None
         for form in self._forms:
             arguments, parse = form
-            found = parse(self._tool.output(arguments, _SECONDS))
-            if found is not None:
-                if self._seen and not found:  # it has crashed, and said nothing
-                    raise ToolError(f"{self.path} shows no GPU any more")
-                self._forms = (form,) if found else self._forms
-                return found
-        raise ToolError(f"{self.path} shows nothing that can be read")
+            try:
+                found = parse(self._tool.output(arguments, _SECONDS))
+            except ToolFailed as error:  # it may not know this form
+                failed = failed or error
+                continue
+            if found is None:
+                continue
+            if found:
+                self._forms = (form,)
+            elif failed:
+                break
+            elif self._seen:  # it has crashed, and said nothing
+                raise ToolError(f"{self.path} shows no GPU any more")
+            return found
+        raise failed or ToolError(f"{self.path} shows nothing that can be read")
 
 
 def locate(name: str, files: Files) -> str | None:

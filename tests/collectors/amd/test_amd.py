@@ -4,68 +4,22 @@ from __future__ import annotations
 
 import json
 import threading
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from otel_sysmetrics.collector import NotHere
 from otel_sysmetrics.collectors.amd.sources import RocmSmi
+from otel_sysmetrics.settings import Settings, SettingsError
 from otel_sysmetrics.sources.tools import ToolError
-from tests.parts import CAPTURES, Bench, program, tree, until
+from tests.collectors.amd.machine import CARD, TWO
+from tests.parts import CAPTURES, tree, until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
-CARD: Final = {"card0": {"GPU use (%)": "5", "Unique ID": "0xA1", "PCI Bus": "0000:63:00.0", "Card Series": "MI210"}}
-TWO: Final = {**CARD, "card1": {"GPU use (%)": "6", "Unique ID": "0xb2", "PCI Bus": "0000:C3:00.0"}}
-
-
-class Machine:
-    """A PATH with the tools that a test puts there, and a root with the files that it writes."""
-
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.folder = folder
-        self.root = folder / "root"
-        self.root.mkdir()
-        self.benches: list[Bench] = []
-        monkeypatch.setenv("PATH", f"{folder / 'bin'}:/usr/bin:/bin")
-
-    def has(self, name: str, **writes: object) -> None:
-        """Put a tool there that writes a text, or a document, per first argument; `_` stands for any."""
-        for word, what in writes.items():
-            text = what if isinstance(what, str) else json.dumps(what)
-            (self.folder / f"{name}{word}").write_text(text)
-        self.does(name, f'cat {self.folder}/{name}_ 2>/dev/null || cat "{self.folder}/{name}$1"')
-
-    def does(self, name: str, script: str) -> None:
-        """Put a tool there that does something."""
-        program(self.folder / "bin", name, f'echo "$*" >>{self.folder}/runs\n{script}\n')
-
-    def runs(self) -> list[str]:
-        """Return the arguments of all runs."""
-        runs = self.folder / "runs"
-        return runs.read_text().splitlines() if runs.exists() else []
-
-    def bench(self, **settings: Any) -> Bench:  # noqa: ANN401 - of any setting
-        """Return the collector there."""
-        self.benches.append(Bench("amd", self.root, **settings))
-        return self.benches[-1]
-
-    def card(self, node: int, pci: str, **files: str) -> None:
-        """Give it a card of the driver's."""
-        device = f"sys/class/drm/renderD{node}/device"
-        whole = {"vendor": "0x1002\n", "mem_info_vram_total": "8589934592\n", "uevent": f"PCI_SLOT_NAME={pci}\n"}
-        named = {name.replace("__", "/"): text for name, text in files.items()}
-        tree(self.root, {f"{device}/{name}": text for name, text in {**whole, **named}.items()})
-
-
-@pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
-    machine = Machine(tmp_path, monkeypatch)
-    yield machine
-    for bench in machine.benches:
-        bench.close()
+    from tests.collectors.amd.machine import Machine
 
 
 @pytest.mark.parametrize("capture", sorted((CAPTURES / "amd").glob("*.json")), ids=lambda path: path.stem)
@@ -73,6 +27,8 @@ def test_what_each_model_reports_gives_exactly_its_tags(capture: Path, machine: 
     recorded = json.loads(capture.read_text())
     if recorded["source"] == "rocm-smi":
         machine.has("rocm-smi", _=recorded["document"])
+    elif recorded["source"] == "sysfs":
+        tree(machine.root, recorded["files"])
     else:
         machine.has("amd-smi", metric=recorded["document"], static=recorded["static"])
 
@@ -103,10 +59,13 @@ def test_a_point_says_which_gpu_and_which_sensor(machine: Machine) -> None:
     assert by_tag["gpu.{gpu}.temp"].attributes == {**who, "hw.sensor_location": "junction"}
 
 
-@pytest.mark.parametrize(
-    "named", ["1", "0x00000000000000B2", "00000000000000b2", "0x000000b2", "0000:c3:00.0", "0000:C3:00.0"]
-)
-def test_the_setting_names_gpus_by_index_unique_id_or_pci_address(named: str, machine: Machine) -> None:
+UNIQUE: Final = [f"{mark}{text}" for mark in ("0x", "0X") for text in ("b2", "B2", "0b2", "00000000000000B2")]
+ADDRESSES: Final = [f"{domain}{slot}" for domain in ("", "0000:", "00000000:") for slot in ("c3:00.0", "C3:00.0")]
+
+
+@pytest.mark.parametrize("named", ["1", 1, "01", "00000000000000b2", *UNIQUE, *ADDRESSES])
+def test_the_setting_names_gpus_by_index_unique_id_or_pci_address(named: str | int, machine: Machine) -> None:
+    """In every spelling that the tools, the driver's files and lspci have."""
     machine.has("rocm-smi", _=TWO)
 
     assert machine.bench(gpu_device_ids=(named, "GPU-of-another-vendor")).tags() == {"gpu.1.gpu": 6}
@@ -124,6 +83,14 @@ def test_the_serial_that_amd_smi_shows_names_a_gpu_and_never_goes_out(machine: M
     assert [reading.attributes["hw.id"] for reading in bench.readings()] == ["0000:0b:00.0", None]
     assert bench.collector.describe() == f"0: AMD GPU, 1: AMD GPU, through {machine.folder}/bin/amd-smi"
     assert machine.bench(gpu_device_ids=("0x000000b2",)).tags() == {"gpu.1.gpu": 5}
+
+
+@pytest.mark.parametrize("wrong", ["0x", "0xg", "b2", "c3", "c3:00", "c3:00.8", "3:00.0", "c3:00.0:", "C3-00.0"])
+def test_an_identifier_that_may_be_a_typo_is_an_error_that_names_the_forms(wrong: str) -> None:
+    with pytest.raises(
+        SettingsError, match=r"indices or UUIDs, such as 0,2 .* unique ids or PCI addresses, such as 0x"
+    ):
+        Settings(gpu_device_ids=(wrong,))
 
 
 def test_where_no_gpu_is_named_nothing_is_started(machine: Machine) -> None:
@@ -178,6 +145,23 @@ def test_a_crashing_tool_where_the_driver_shows_no_gpu_is_quiet(machine: Machine
 
     with pytest.raises(NotHere, match="no whole document"):
         _ = machine.bench().collector
+
+
+@pytest.mark.parametrize("tool", ["rocm-smi", "amd-smi"])
+@pytest.mark.parametrize("writes", ["", "WARNING: oops", '{"system": {}, "gpu_data": []}'])
+@pytest.mark.parametrize(("end", "fate"), [("exit 1", "ended with status 1"), ("kill -SEGV $$", "died of signal 11")])
+def test_a_tool_that_fails_does_not_list_no_gpu(tool: str, writes: str, end: str, fate: str, machine: Machine) -> None:
+    machine.does(tool, f"echo '{writes}'; {end}")
+    with pytest.raises(NotHere, match=rf"no AMD GPU in .*{tool}, .* \(.*{tool} {fate}\)"):
+        _ = machine.bench().collector
+
+    machine.has(tool, _=CARD if tool == "rocm-smi" else [{"gpu": 0, "usage": {"gfx_activity": 5}}])
+    bench = machine.bench()
+    assert bench.tags() == {"gpu.0.gpu": 5}
+
+    machine.does(tool, f"echo '{writes}'; {end}")
+    with pytest.raises(ToolError, match=rf"{tool} {fate}$"):
+        bench.tags(after=1)
 
 
 def test_amd_smi_is_asked_once_for_what_stays_the_same(machine: Machine) -> None:
@@ -242,10 +226,10 @@ def test_the_drivers_files_give_the_same_tags_in_the_order_of_the_render_nodes(m
 def test_a_tool_that_hangs_is_ended_at_its_limit(machine: Machine) -> None:
     """Case 68: a grandchild that holds the pipe delays nobody."""
     machine.does("rocm-smi", "sleep 1000 & exec sleep 1000")
-    source = RocmSmi(str(machine.folder / "bin" / "rocm-smi"), seconds=0.3)
+    source = RocmSmi(str(machine.folder / "bin" / "rocm-smi"))
 
     with pytest.raises(ToolError):
-        source.read()
+        source.read(0.3)
 
 
 test_case_68_amd_dstate = test_a_tool_that_hangs_is_ended_at_its_limit
@@ -255,7 +239,12 @@ def test_closing_ends_a_tool_that_hangs(machine: Machine) -> None:
     machine.does("rocm-smi", "exec sleep 1000")
     source = RocmSmi(str(machine.folder / "bin" / "rocm-smi"))
     found: list[object] = []
-    thread = threading.Thread(target=lambda: found.extend(source.read()))
+
+    def read() -> None:
+        with suppress(ToolError):  # it says so, if it was heard
+            found.extend(source.read())
+
+    thread = threading.Thread(target=read)
     thread.start()
     assert until(lambda: machine.runs() != [])
 

@@ -12,12 +12,10 @@ from hypothesis import strategies as st
 from otel_sysmetrics.collector import NotHere
 from otel_sysmetrics.collectors.amd import amd_smi, rocm_smi
 from otel_sysmetrics.collectors.amd.collector import readings
-from tests.collectors.amd.test_amd import Machine
 from tests.parts import SHARED, values
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from tests.collectors.amd.machine import Machine
 
 SAMPLES: Final = SHARED / "samples" / "amd"
 USE: Final = "GPU use (%)"
@@ -32,14 +30,6 @@ ACTIVITY: Final = "GPU Memory Read/Write Activity (%)"
 def tags(text: str | dict[str, dict[str, str]]) -> dict[str, float]:
     text = text if isinstance(text, str) else json.dumps(text)
     return values([reading for reading in readings(rocm_smi.parse(text) or []) if reading.value is not None])
-
-
-@pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
-    machine = Machine(tmp_path, monkeypatch)
-    yield machine
-    for bench in machine.benches:
-        bench.close()
 
 
 def test_case_56_amd_no_gpu_warning(machine: Machine, capfd: pytest.CaptureFixture[str]) -> None:
@@ -108,8 +98,10 @@ def test_case_63_amd_warning_groups_stdout() -> None:
 
 
 def test_case_64_amd_watch_json_dup() -> None:
-    """A document that is written twice counts once, the first."""
-    assert tags('{"card0": {"GPU use (%)": "5"}}\n{"card0": {"GPU use (%)": "6"}}') == {"gpu.0.gpu": 5}
+    """A card that is written twice counts once, the first; each may have a document of its own."""
+    each = '{"card0": {"GPU use (%)": "5"}}\n{"card1": {"GPU use (%)": "6"}}\n'
+
+    assert tags(each + each.replace("5", "7")) == {"gpu.0.gpu": 5, "gpu.1.gpu": 6}
 
 
 @pytest.mark.parametrize("nothing", ["N/A", "n/a", "N/A (Secondary die)", "Unknown", "unknown", "", "None", "65535"])

@@ -1,0 +1,74 @@
+"""Which GPUs a tool lists, however it divides them over documents and whatever it writes between these."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from otel_sysmetrics.collectors.amd import amd_smi, rocm_smi
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from otel_sysmetrics.collectors.amd.gpu import Gpu
+
+NOISE: Final = st.sampled_from(
+    (
+        *("", "\n", "WARNING: {groups} [render]\n", "None\n", "[]\n", 'WARNING: "{}" [\n'),
+        *('seen {"card0": "broken"}\n', '{"card1": 7, "card2": ["card0"]}\n', '{"gpu": \n', "{" * 20 + "\n"),
+    )
+)
+LAYOUTS: Final = ("rocm-smi", "list", "gpu_data", "object")
+
+
+def written(layout: str, cards: dict[int, int], indent: int | None) -> str:
+    """Write a load per GPU, as a document or as documents."""
+    rows = [{"gpu": index, "usage": {"gfx_activity": use}} for index, use in cards.items()]
+    layouts: dict[str, list[Any]] = {
+        "rocm-smi": [{f"card{index}": {"GPU use (%)": f"{use}"} for index, use in cards.items()}],
+        "list": [rows],
+        "gpu_data": [{"gpu_data": rows}],
+        "object": rows,
+    }
+    return "".join(f"{json.dumps(document, indent=indent)}\n" for document in layouts[layout])
+
+
+def loads(gpus: list[Gpu] | None) -> dict[int, float | None]:
+    return {gpu.index: gpu.use for gpu in gpus or []}
+
+
+def read(layout: str) -> Callable[[str], list[Gpu] | None]:
+    return rocm_smi.parse if layout == "rocm-smi" else amd_smi.parse
+
+
+@given(
+    st.sampled_from(LAYOUTS),
+    st.lists(st.tuples(NOISE, st.dictionaries(st.integers(0, 70), st.integers(0, 100), min_size=1)), min_size=1),
+    NOISE,
+    st.sampled_from((None, 4)),
+)
+def test_all_gpus_of_all_documents_are_there_each_as_it_is_written_first(
+    layout: str, documents: list[tuple[str, dict[int, int]]], end: str, indent: int | None
+) -> None:
+    """Case 64: some releases write each device, and then all of them."""
+    expected: dict[int, int] = {}
+    text = ""
+    for noise, cards in documents:
+        text += noise + written(layout, cards, indent)
+        expected = {**cards, **expected}
+
+    assert loads(read(layout)(text + end)) == expected
+    assert list(loads(read(layout)(text))) == sorted(expected)
+
+
+@pytest.mark.parametrize("indent", [None, 4])
+@pytest.mark.parametrize("layout", ["rocm-smi", "list", "gpu_data"])
+def test_a_document_that_breaks_off_gives_all_gpus_or_none(layout: str, indent: int | None) -> None:
+    whole = written(layout, {0: 5, 1: 6}, indent).strip()
+
+    assert {len(read(layout)(whole[:end]) or ()) for end in range(len(whole))} <= {0, 2}
+    assert loads(read(layout)(whole)) == {0: 5, 1: 6}
