@@ -27,6 +27,7 @@ _FIRST_LINE: Final = 5.0  # seconds that are worth waiting for it: it comes afte
 _SETTLED: Final = 60.0
 _DEFAULT_PERIOD: Final = 5.0
 _FULL: Final = 100.0
+_MOST_SHARE: Final = 1000.0  # of a runtime, which measures itself and may pass 100
 _GO_DURATION: Final = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)(ms|s|m|h)")
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -215,23 +216,24 @@ def readings(report: Mapping[str, Any]) -> Iterator[Reading]:
     for spec, path, key in _OF_CORE:
         sane: Callable[[object], float | None] = _share if spec is trainium.UTILIZATION else _bytes
         cores: dict[int, list[float | None]] = {}
-        for of in runtimes:
-            found = _down(of, path)
-            for name, values in found.items() if isinstance(found, dict) else ():
+        tables = [found for of in runtimes if isinstance(found := _down(of, path), dict)]
+        silent: list[None] = [None] * (len(runtimes) - len(tables))  # each of which may use any core
+        for table in tables:
+            for name, values in table.items():
                 if name.isascii() and name.isdecimal() and len(name) <= _MOST_DIGITS:
                     cores.setdefault(int(name), []).append(sane(_down(values, (key,))))
         for core, parts_of_it in sorted(cores.items()):
-            total = _sum(parts_of_it)
+            total = _sum([*parts_of_it, *silent])
             if spec is trainium.UTILIZATION and total is not None:
                 total = min(total, _FULL)
             yield Reading(spec, total, {"core": core})
 
 
 def _reports(report: Mapping[str, Any]) -> Iterator[object]:
+    """Yield what each runtime says, None for one that cannot say it."""
     found = report.get("neuron_runtime_data")
     for runtime in found if isinstance(found, list) else ():
-        if isinstance(runtime, dict) and not runtime.get("error"):
-            yield runtime.get("report")
+        yield None if not isinstance(runtime, dict) or runtime.get("error") else runtime.get("report")
 
 
 def _down(found: object, path: tuple[str, ...]) -> Any:  # noqa: ANN401 - whatever JSON has there
@@ -249,9 +251,10 @@ def _bytes(value: object) -> float | None:
 
 def _share(value: object) -> float | None:
     found = sane_value(value)
-    return found if found is not None and 0 <= found <= _FULL else None
+    return found if found is not None and 0 <= found <= _MOST_SHARE else None
 
 
 def _sum(values: list[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
+    """Add up what is known; a 0 that only some of them say is not known."""
+    total = sum(value for value in values if value is not None)
+    return total if total or (values and None not in values) else None

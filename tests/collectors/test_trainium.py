@@ -36,6 +36,16 @@ def busy(**cores: object) -> dict[str, Any]:
     }
 
 
+def holding(value: object) -> dict[str, Any]:
+    """Return a runtime whose memory on the host, and for core 0's tensors, is a value."""
+    breakdown = {"neuroncore_memory_usage": {"0": {"tensors": value}}}
+    return {"memory_used": {"neuron_runtime_used_bytes": {"host": value, "usage_breakdown": breakdown}}}
+
+
+def tags_of(*runtimes: dict[str, Any]) -> dict[str, float]:
+    return values(list(readings(parse(report(*runtimes)) or {})))
+
+
 class Monitor:
     """A machine with a Neuron device and a neuron-monitor that writes what the test puts into a file."""
 
@@ -138,6 +148,52 @@ def test_cores_and_memory_are_summed_over_all_runtimes_and_a_share_is_cut_at_100
     monitor.writes(report(busy(c0=60, c1=0), busy(c0=50, c1=30), busy(c1="N/A", c2=-1)))
 
     assert bench.tags() == {"trn.0.neuroncore_utilization": 100, "trn.1.neuroncore_utilization": 30}
+
+
+def test_one_that_measures_more_than_100_is_not_an_idle_core() -> None:
+    """Two applications on one instance: each lists all cores, the other's with zeros."""
+    assert tags_of(busy(c0=100.4), busy(c0=0)) == tags_of(busy(c0=100.4)) == {"trn.0.neuroncore_utilization": 100}
+    assert tags_of(busy(c0=1000.1), busy(c0=0)) == {}
+
+
+@given(
+    st.lists(
+        st.sampled_from((None, "", "N/A", "50", -1, True, [], {}, float("nan"), float("inf"), 0, 0.0))
+        | st.integers(0, 1000)
+        | st.floats(0, 1000),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_a_bad_summand_never_makes_0(said: list[object]) -> None:
+    """A sum is 0 only where every runtime says so; what some do not say costs nothing of the others' use."""
+    known = [value for value in said if type(value) in {int, float} and 0 <= value < float("inf")]  # type: ignore[operator]
+    total: float = sum(known)  # type: ignore[arg-type]
+    is_known = total > 0 or len(known) == len(said)
+
+    assert tags_of(*(busy(c0=value) for value in said)) == (
+        {"trn.0.neuroncore_utilization": pytest.approx(min(total, 100))} if is_known else {}
+    )
+    assert tags_of(*map(holding, said)) == (
+        {
+            "trn.host_total_memory_usage": pytest.approx(total),
+            "trn.0.neuroncore_memory_usage.tensors": pytest.approx(total),
+        }
+        if is_known
+        else {}
+    )
+
+
+@pytest.mark.parametrize(
+    "silent",
+    [{"error": "no such process", "report": busy(c0=0)}, {"report": None}, {"report": {}}, None, "runtime"],
+    ids=["error", "null", "empty", "no runtime", "text"],
+)
+def test_a_runtime_that_says_nothing_may_use_any_core(silent: object) -> None:
+    """So the zeros of the others are not those of the cores."""
+    line = json.dumps({"neuron_runtime_data": [{"report": busy(c0=0, c1=7) | holding(0)}, silent]})
+
+    assert values(list(readings(parse(line) or {}))) == {"trn.1.neuroncore_utilization": 7}
 
 
 def test_no_identifier_of_an_instance_comes_out(bench: Bench, monitor: Monitor) -> None:
