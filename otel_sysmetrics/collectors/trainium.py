@@ -25,11 +25,16 @@ _LONGEST_PAUSE: Final = 300.0
 _MOST_DIGITS: Final = 4  # of a core's number
 _FIRST_LINE: Final = 5.0  # seconds that are worth waiting for it: it comes after a period, or is empty and early
 _SETTLED: Final = 60.0
-_DEFAULT_PERIOD: Final = 5.0
+_TWICE: Final = 2
+_DEFAULT_PERIOD: Final = 5.0  # neuron-monitor's own
+_UNKNOWN_PERIOD: Final = 300.0  # rather too long: one that is taken for silent is ended
 _FULL: Final = 100.0
 _MOST_SHARE: Final = 1000.0  # of a runtime, which measures itself and may pass 100
-_GO_DURATION: Final = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)(ms|s|m|h)")
-_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+# As Go reads it (https://pkg.go.dev/time#ParseDuration), with both letters for the millionth.
+_GO_TERM: Final = (
+    r"([0-9]{1,19}\.?[0-9]{0,19}|\.[0-9]{1,19})(ns|us|\N{MICRO SIGN}s|\N{GREEK SMALL LETTER MU}s|ms|s|m|h)"
+)
+_SECONDS: Final = {"ns": 1e-9, "us": 1e-6, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 _USED: Final = ("memory_used", "neuron_runtime_used_bytes")
 _HOST: Final = (*_USED, "usage_breakdown", "host")
@@ -91,14 +96,21 @@ class TrainiumCollector:
         self._not_before = 0.0
         self._since = self._started = 0.0
         self._waited = False
+        self._written = 0
         self._report: Mapping[str, Any] | None = None
 
     def sample(self) -> tuple[Reading, ...]:
-        """Return what the newest line says; raises ToolError where the program has died or fallen silent."""
+        """Return what the newest line says; raises ToolError where the program has died or fallen silent.
+
+        One that was started again is believed once it has written, and one that keeps dying once it has written twice,
+        so that it is not well and ill in turn.
+        """
         self._read()
-        if self._report is None:
-            return ()
-        return tuple(readings(self._report))
+        if self._written < min(self._deaths, _TWICE):
+            raise ToolError(
+                f"{self._path} was started again and has written {'only once' if self._written else 'nothing'} so far"
+            )
+        return tuple(readings(self._report)) if self._report is not None else ()
 
     def describe(self) -> str:
         """Say what was found."""
@@ -130,6 +142,7 @@ class TrainiumCollector:
         for line in reversed(lines):
             if (report := parse(line)) is not None:
                 self._report, self._since = report, now
+                self._written += 1
                 if now - self._started > _SETTLED:
                     self._deaths = 0
                 return
@@ -150,6 +163,7 @@ class TrainiumCollector:
         text = "" if self._config else json.dumps(configuration(self._period))
         self._since = self._started = now
         self._waited = False
+        self._written = 0
         self._feed = Feed((self._path, "-c", self._config or "/dev/stdin"), text)
         if self._closed:  # by another thread, while this one was starting it
             self._end()
@@ -199,10 +213,20 @@ def _period_of(path: str) -> float:
     """Return the seconds between two lines that a user's configuration asks for."""
     try:
         with open(path, encoding="utf-8") as file:
-            found = _GO_DURATION.fullmatch(str(json.load(file).get("period")))
-    except (AttributeError, OSError, RecursionError, ValueError):
-        found = None
-    return float(found[1]) * _SECONDS[found[2]] if found else _DEFAULT_PERIOD
+            asked = json.load(file)
+    except (OSError, RecursionError, ValueError):
+        return _UNKNOWN_PERIOD
+    if isinstance(asked, dict) and "period" not in asked:
+        return _DEFAULT_PERIOD
+    found = seconds_of(asked.get("period")) if isinstance(asked, dict) else None
+    return _UNKNOWN_PERIOD if found is None else found
+
+
+def seconds_of(text: object) -> float | None:
+    """Return the seconds of a duration as Go writes it (`1m30s`), None where it is none."""
+    if not isinstance(text, str) or not re.fullmatch(f"\\+?({_GO_TERM})+", text):
+        return None
+    return sum(float(number) * _SECONDS.get(unit, 1e-6) for number, unit in re.findall(_GO_TERM, text))
 
 
 def readings(report: Mapping[str, Any]) -> Iterator[Reading]:

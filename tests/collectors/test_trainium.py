@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import pytest
 from hypothesis import given
@@ -13,12 +14,17 @@ from hypothesis import strategies as st
 
 from otel_sysmetrics.collector import NotHere, Unavailable
 from otel_sysmetrics.collectors.trainium import parse, readings
+from otel_sysmetrics.runner import Runner
 from otel_sysmetrics.sources.tools import ToolError
 from tests.parts import CAPTURES, SHARED, Bench, children_of, program, tree, until, values
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from otel_sysmetrics.reading import Snapshot
+    from otel_sysmetrics.runner import Health
+    from otel_sysmetrics.threads import Clock
 
 SAMPLES: Final = SHARED / "samples" / "neuron"
 OURS: Final = CAPTURES / "trainium"
@@ -253,8 +259,66 @@ def test_case_90_neuron_absent_exit1(monitor: Monitor, bench: Bench, capfd: pyte
 
     assert gaps == sorted(gaps)
     assert 30 < gaps[-1] <= 301
+    bench.close()
     assert children_of(os.getpid()) == set()
     assert capfd.readouterr().err == ""
+
+
+class Life:
+    """The part as the sampler has it, for so many seconds of a scripted clock, and what its log says."""
+
+    def __init__(self, bench: Bench, caplog: pytest.LogCaptureFixture, seconds: float) -> None:
+        self.collected: list[dict[str, float]] = []
+        bench.clock.end = seconds
+        runner = Runner(
+            bench.part, 1, threading.Event(), self._publish, cast("Clock", bench.clock), lambda: False, first_gaps=()
+        )
+        with caplog.at_level("WARNING", logger="otel_sysmetrics"):
+            runner.run()
+        self.said = [record.getMessage().partition("trainium")[2] for record in caplog.records]
+
+    def _publish(self, health: Health, snapshot: Snapshot) -> None:
+        assert health.samples == len(self.collected)
+        self.collected.append(values(list(snapshot.readings)))
+
+
+@pytest.mark.parametrize(
+    "script", ["exit 1", "echo usage; exit 0", "kill -SEGV $$"], ids=["dies", "prints usage", "crashes"]
+)
+def test_one_that_never_says_anything_is_said_once_over_many_starts(
+    script: str, monitor: Monitor, bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    monitor.does(script)
+    life = Life(bench, caplog, 60)
+
+    assert len(monitor.pids()) > 4
+    assert len(life.said) == 1, life.said
+    assert not any(life.collected)
+
+
+def test_one_that_starts_slowly_after_it_died_is_back_only_with_its_first_line(
+    monitor: Monitor, bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    monitor.does("exit 1")
+    lines = monitor.folder / "lines"
+    lines.write_text(f"{report(busy(c0=1))}\n")
+    bench.clock.at(20, lambda: monitor.does(f"while :; do cat {lines}; sleep 0.05; done"))
+    life = Life(bench, caplog, 80)
+
+    assert [text[-7:] for text in life.said] == [life.said[0][-7:], "is back"]
+    assert life.collected[-1] == {"trn.0.neuroncore_utilization": 1}
+
+
+def test_one_that_dies_after_each_line_is_not_back_again_and_again(
+    monitor: Monitor, bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its first line is believed after one death, as after an upgrade, and while it keeps dying only its second."""
+    (monitor.folder / "lines").write_text(f"{report(busy(c0=1))}\n")
+    monitor.does(f"cat {monitor.folder}/lines")
+    life = Life(bench, caplog, 200)
+
+    assert len(monitor.pids()) > 5
+    assert len(life.said) <= 3, life.said
 
 
 def test_what_stands_beside_an_error_is_no_value() -> None:
@@ -285,6 +349,44 @@ def test_a_program_with_a_longer_period_of_the_users_is_not_taken_for_silent(mon
     assert bench.tags()
     assert bench.tags(after=170)
     assert len(monitor.pids()) == 1
+    bench.close()
+
+
+@pytest.mark.parametrize(
+    ("config", "seconds"),
+    [
+        ('{"period": "1m30s"}', 90),
+        ('{"period": "1m5s"}', 65),
+        ('{"period": "1h0m0.5s"}', 3600.5),
+        ('{"period": "+90.s"}', 90),
+        ('{"period": ".5m"}', 30),
+        ('{"period": "20000000us"}', 20),
+        ('{"period": "20000000\N{MICRO SIGN}s"}', 20),
+        ('{"period": "20000000\N{GREEK SMALL LETTER MU}s"}', 20),
+        ('{"period": "20s1000ms1000000000ns"}', 22),
+        ("{}", 5),
+        ('{"period": "-3s"}', 300),
+        ('{"period": "1m 5s"}', 300),
+        ('{"period": "5"}', 300),
+        ('{"period": 5}', 300),
+        ('{"period": null}', 300),
+        ('["period"]', 300),
+        ("not JSON", 300),
+    ],
+)
+def test_every_duration_of_gos_is_waited_for_and_what_is_none_generously(
+    config: str, seconds: float, monitor: Monitor, tmp_path: Path
+) -> None:
+    """A monitor that is taken for silent would be ended before its first line, for ever."""
+    path = tmp_path / "mine.json"
+    path.write_text(config, encoding="utf-8")
+    bench = Bench("trainium", monitor.root, sampling_interval=2, neuron_monitor_config=str(path))
+    monitor.writes(report(busy(c0=1)))
+
+    assert bench.tags()
+    assert bench.tags(after=3 * seconds - 0.1)
+    with pytest.raises(ToolError, match="nothing for 3 periods"):
+        bench.tags(after=0.2)
     bench.close()
 
 
