@@ -16,6 +16,7 @@ from otel_sysmetrics.collector import NotHere, Unavailable
 from otel_sysmetrics.collectors.trainium import parse, readings
 from otel_sysmetrics.runner import Runner
 from otel_sysmetrics.sources.tools import ToolError
+from tests.fakes import run_script
 from tests.parts import CAPTURES, SHARED, Bench, children_of, program, tree, until, values
 
 if TYPE_CHECKING:
@@ -226,6 +227,66 @@ def test_old_data_is_dropped_after_three_periods_and_the_silent_program_replaced
 test_case_94_neuron_stream_stale = test_old_data_is_dropped_after_three_periods_and_the_silent_program_replaced
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform has no fork")
+def test_case_94_a_forked_child_has_a_monitor_of_its_own(monitor: Monitor) -> None:
+    """Neither reads the other's pipe, and the child's end costs the parent nothing: each line tells who wrote it."""
+    line = report(holding("PID")).replace('"PID"', "%d")
+    monitor.does(f"while :; do printf '{line}\\n' $$; sleep 0.1; done")
+    of_parent, of_child, later, started = run_script(
+        """
+        import json
+        import os
+        import sys
+        import warnings
+        from pathlib import Path
+
+        from otel_sysmetrics import SysMetricsInstrumentor
+        from tests.fakes import in_memory, provider_of, until, values
+
+        def writers(samples):
+            found = []
+
+            def collected():
+                found.extend(
+                    value for tag, value in values(reader.get_metrics_data()).items() if tag.startswith("trn.host")
+                )
+                return len(found) >= samples
+
+            until(collected)
+            return sorted(set(found))
+
+        warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12, of forks where threads are
+        reader = in_memory()
+        provider = provider_of(reader)
+        SysMetricsInstrumentor().instrument(
+            meter_provider=provider,
+            collectors="trainium",
+            sampling_interval=1,
+            root_path=sys.argv[1],
+            host_metrics="always",
+        )
+        of_parent = writers(5)
+        source, sink = os.pipe()
+        if not os.fork():
+            os.write(sink, json.dumps(writers(300)).encode())
+            os._exit(0)
+        os.close(sink)
+        of_child = json.loads(os.read(source, 1000))
+        os.wait()
+        until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in of_child))
+        later = writers(300)
+        started = [int(line.split()[0]) for line in Path(sys.argv[2]).read_text().splitlines()]
+        print(json.dumps([of_parent, of_child, later, started]))
+        """,
+        str(monitor.root),
+        str(monitor.starts),
+    )
+
+    assert len(of_parent) == len(of_child) == 1
+    assert of_parent == later
+    assert started == of_parent + of_child
+
+
 def test_case_89_neuron_no_device(tmp_path: Path, monitor: Monitor, bench: Bench) -> None:
     """Without a device nothing is started; a monitor that finds none gives no tag, and no 0 %."""
     with pytest.raises(NotHere, match="/dev/neuron0"):
@@ -299,7 +360,7 @@ def test_one_that_never_says_anything_is_said_once_over_many_starts(
 def test_one_that_starts_slowly_after_it_died_is_back_only_with_its_first_line(
     monitor: Monitor, bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monitor.does("exit 1")
+    monitor.does("echo usage; exit 1")
     lines = monitor.folder / "lines"
     lines.write_text(f"{report(busy(c0=1))}\n")
     bench.clock.at(20, lambda: monitor.does(f"while :; do cat {lines}; sleep 0.05; done"))
@@ -397,13 +458,15 @@ def test_an_absurd_number_of_a_core_is_none() -> None:
     assert values(list(readings(found))) == {"trn.7.neuroncore_utilization": 3}
 
 
-def test_case_91_neuron_no_power_temp() -> None:
-    """An idle device has no runtime: its use is absent, not 0."""
-    assert (
-        list(readings(parse('{"neuron_runtime_data": [], "neuron_hardware_info": {"neuron_device_count": 1}}') or {}))
-        == [reading for reading in readings({}) if reading.value is not None]
-        or values(list(readings({}))) == {}
-    )
+def test_case_91_neuron_no_power_temp(monitor: Monitor, bench: Bench) -> None:
+    """An idle device has no runtime: its use is absent, not 0; a power or temperature there is not."""
+    hardware = {"neuron_device_type": "trainium", "neuron_device_count": 1, "neuroncore_per_device_count": 2}
+    monitor.writes(report(neuron_hardware_info=hardware, system_data={"memory_info": {"memory_used_bytes": 0}}))
+
+    assert bench.tags() == {}
+    assert bench.collector.describe().startswith("1 trainium device through ")
+    assert bench.collector.describe().endswith(", 0 runtimes")
+    assert {spec.unit for spec in bench.part.specs} == {"%", "By"}
 
 
 def test_case_93_neuron_partial_lines(monitor: Monitor, bench: Bench) -> None:
