@@ -25,10 +25,16 @@ _LONGEST_PAUSE: Final = 300.0
 _MOST_DIGITS: Final = 4  # of a core's number
 _FIRST_LINE: Final = 5.0  # seconds that are worth waiting for it: it comes after a period, or is empty and early
 _SETTLED: Final = 60.0
-_DEFAULT_PERIOD: Final = 5.0
+_TWICE: Final = 2
+_DEFAULT_PERIOD: Final = 5.0  # neuron-monitor's own
+_UNKNOWN_PERIOD: Final = 300.0  # rather too long: one that is taken for silent is ended
 _FULL: Final = 100.0
-_GO_DURATION: Final = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)(ms|s|m|h)")
-_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_MOST_SHARE: Final = 1000.0  # of a runtime, which measures itself and may pass 100
+# As Go reads it (https://pkg.go.dev/time#ParseDuration), with both letters for the millionth.
+_GO_TERM: Final = (
+    r"([0-9]{1,19}\.?[0-9]{0,19}|\.[0-9]{1,19})(ns|us|\N{MICRO SIGN}s|\N{GREEK SMALL LETTER MU}s|ms|s|m|h)"
+)
+_SECONDS: Final = {"ns": 1e-9, "us": 1e-6, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 _USED: Final = ("memory_used", "neuron_runtime_used_bytes")
 _HOST: Final = (*_USED, "usage_breakdown", "host")
@@ -90,14 +96,21 @@ class TrainiumCollector:
         self._not_before = 0.0
         self._since = self._started = 0.0
         self._waited = False
+        self._written = 0
         self._report: Mapping[str, Any] | None = None
 
     def sample(self) -> tuple[Reading, ...]:
-        """Return what the newest line says; raises ToolError where the program has died or fallen silent."""
+        """Return what the newest line says; raises ToolError where the program has died or fallen silent.
+
+        One that was started again is believed once it has written, and one that keeps dying once it has written twice,
+        so that it is not well and ill in turn.
+        """
         self._read()
-        if self._report is None:
-            return ()
-        return tuple(readings(self._report))
+        if self._written < min(self._deaths, _TWICE):
+            raise ToolError(
+                f"{self._path} was started again and has written {'only once' if self._written else 'nothing'} so far"
+            )
+        return tuple(readings(self._report)) if self._report is not None else ()
 
     def describe(self) -> str:
         """Say what was found."""
@@ -129,6 +142,7 @@ class TrainiumCollector:
         for line in reversed(lines):
             if (report := parse(line)) is not None:
                 self._report, self._since = report, now
+                self._written += 1
                 if now - self._started > _SETTLED:
                     self._deaths = 0
                 return
@@ -149,6 +163,7 @@ class TrainiumCollector:
         text = "" if self._config else json.dumps(configuration(self._period))
         self._since = self._started = now
         self._waited = False
+        self._written = 0
         self._feed = Feed((self._path, "-c", self._config or "/dev/stdin"), text)
         if self._closed:  # by another thread, while this one was starting it
             self._end()
@@ -198,10 +213,20 @@ def _period_of(path: str) -> float:
     """Return the seconds between two lines that a user's configuration asks for."""
     try:
         with open(path, encoding="utf-8") as file:
-            found = _GO_DURATION.fullmatch(str(json.load(file).get("period")))
-    except (AttributeError, OSError, RecursionError, ValueError):
-        found = None
-    return float(found[1]) * _SECONDS[found[2]] if found else _DEFAULT_PERIOD
+            asked = json.load(file)
+    except (OSError, RecursionError, ValueError):
+        return _UNKNOWN_PERIOD
+    if isinstance(asked, dict) and "period" not in asked:
+        return _DEFAULT_PERIOD
+    found = seconds_of(asked.get("period")) if isinstance(asked, dict) else None
+    return _UNKNOWN_PERIOD if found is None else found
+
+
+def seconds_of(text: object) -> float | None:
+    """Return the seconds of a duration as Go writes it (`1m30s`), None where it is none."""
+    if not isinstance(text, str) or not re.fullmatch(f"\\+?({_GO_TERM})+", text):
+        return None
+    return sum(float(number) * _SECONDS.get(unit, 1e-6) for number, unit in re.findall(_GO_TERM, text))
 
 
 def readings(report: Mapping[str, Any]) -> Iterator[Reading]:
@@ -215,23 +240,24 @@ def readings(report: Mapping[str, Any]) -> Iterator[Reading]:
     for spec, path, key in _OF_CORE:
         sane: Callable[[object], float | None] = _share if spec is trainium.UTILIZATION else _bytes
         cores: dict[int, list[float | None]] = {}
-        for of in runtimes:
-            found = _down(of, path)
-            for name, values in found.items() if isinstance(found, dict) else ():
+        tables = [found for of in runtimes if isinstance(found := _down(of, path), dict)]
+        silent: list[None] = [None] * (len(runtimes) - len(tables))  # each of which may use any core
+        for table in tables:
+            for name, values in table.items():
                 if name.isascii() and name.isdecimal() and len(name) <= _MOST_DIGITS:
                     cores.setdefault(int(name), []).append(sane(_down(values, (key,))))
         for core, parts_of_it in sorted(cores.items()):
-            total = _sum(parts_of_it)
+            total = _sum([*parts_of_it, *silent])
             if spec is trainium.UTILIZATION and total is not None:
                 total = min(total, _FULL)
             yield Reading(spec, total, {"core": core})
 
 
 def _reports(report: Mapping[str, Any]) -> Iterator[object]:
+    """Yield what each runtime says, None for one that cannot say it."""
     found = report.get("neuron_runtime_data")
     for runtime in found if isinstance(found, list) else ():
-        if isinstance(runtime, dict) and not runtime.get("error"):
-            yield runtime.get("report")
+        yield None if not isinstance(runtime, dict) or runtime.get("error") else runtime.get("report")
 
 
 def _down(found: object, path: tuple[str, ...]) -> Any:  # noqa: ANN401 - whatever JSON has there
@@ -249,11 +275,10 @@ def _bytes(value: object) -> float | None:
 
 def _share(value: object) -> float | None:
     found = sane_value(value)
-    return found if found is not None and 0 <= found <= _FULL else None
+    return found if found is not None and 0 <= found <= _MOST_SHARE else None
 
 
 def _sum(values: list[float | None]) -> float | None:
-    """Return the sum of what is known, which is no 0 while a part of it is unknown: who uses nothing says 0."""
-    known = [value for value in values if value is not None]
-    total = sum(known)
-    return total if known and (total or len(known) == len(values)) else None
+    """Add up what is known; a 0 that only some of them say is not known."""
+    total = sum(value for value in values if value is not None)
+    return total if total or (values and None not in values) else None

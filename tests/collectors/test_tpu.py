@@ -36,6 +36,11 @@ USED: Final = "tpu.runtime.hbm.memory.usage.bytes"
 TOTAL: Final = "tpu.runtime.hbm.memory.total.bytes"
 DUTY: Final = "tpu.runtime.tensorcore.dutycycle.percent"
 GIB: Final = 2**30
+AS_SERVED: Final = {
+    TOTAL: "hbmCapacityTotal",
+    "tpu.runtime.hbm.utilization.percent": "runtimeHbmUtilization",
+    "tpu.runtime.tensorcore.idle_duration.seconds": "tensorcoreIdleDuration",
+}
 TWO: Final[dict[str, dict[int, float]]] = {
     USED: {0: GIB, 1: 0},
     TOTAL: {0: 4 * GIB, 1: 4 * GIB},
@@ -111,8 +116,12 @@ def test_the_recordings_give_the_tags_of_the_rule() -> None:
         served = {metric: dict(map(of_row, answer["metric"].get("metrics", ()))) for metric, answer in recorded.items()}
         per_row = 2 if of_file["chip"] in {"v2", "v3"} else 1
         found = values(list(readings(served, Generation(of_file["chip"], per_row))))
-        for tag, value in of_file["tags"].items():
-            assert found[tag] == pytest.approx(value, rel=1e-5, abs=1e-5), (name, tag)
+        as_served = {
+            f"tpu.{device}.{key}": value
+            for metric, key in AS_SERVED.items()
+            for device, value in served.get(metric, {}).items()
+        }
+        assert found == pytest.approx(of_file["tags"] | as_served, rel=1e-5, abs=1e-5), name
 
 
 def of_row(row: dict[str, Any]) -> tuple[int, float]:
@@ -164,12 +173,41 @@ def test_a_port_of_the_users_that_answers_suffices(tmp_path: Path, monkeypatch: 
         assert Bench("tpu", tmp_path).tags() == TAGS_OF_TWO
 
 
-def test_of_a_device_that_two_ports_speak_of_the_first_is_believed_alone(tmp_path: Path) -> None:
-    """Case 87 (c): two runtimes that both call their chip 0 are not mixed into one that nobody has."""
-    with running({USED: {0: 1}, DUTY: {0: 5.0}}) as first, running({USED: {0: 2, 1: 3}, TOTAL: {0: 4}}) as second:
+def test_of_a_device_that_two_ports_speak_of_the_first_is_believed(tmp_path: Path) -> None:
+    """Case 87 (c): use and size of two runtimes that both call their chip 0 are not mixed into one that nobody has."""
+    first_served: dict[str, dict[int, float]] = {USED: {0: 1}, TOTAL: {0: 8}, DUTY: {0: 5.0}}
+    with running(first_served) as first, running({USED: {0: 2, 1: 3}, TOTAL: {0: 4}, DUTY: {0: 6.0}}) as second:
         bench = Bench("tpu", machine(tmp_path), tpu_runtime_ports=(first.port, second.port))
-        assert bench.tags() == {"tpu.0.memoryUsageBytes": 1, "tpu.0.dutyCycle": 5, "tpu.1.memoryUsageBytes": 3}
+        assert bench.tags() == {
+            "tpu.0.memoryUsageBytes": 1,
+            "tpu.0.memoryUsage": 12.5,
+            "tpu.0.hbmCapacityTotal": 8,
+            "tpu.0.dutyCycle": 5,
+            "tpu.1.memoryUsageBytes": 3,
+        }
         assert bench.collector.describe() == f"TPU v4: 2 devices on ports {first.port}, {second.port}"
+
+
+@pytest.mark.parametrize(
+    ("served", "hangs"),
+    [(TWO, USED), (TWO, TOTAL), (TWO, DUTY), *(({name: TWO[name]}, "") for name in TWO), ({}, "")],
+    ids=["hangs at use", "hangs at size", "hangs at duty", "only use", "only size", "only duty", "nothing"],
+)
+@pytest.mark.parametrize("comes", ["first", "last"])
+def test_what_one_port_does_not_say_another_does(
+    served: dict[str, dict[int, float]], hangs: str, comes: str, tmp_path: Path
+) -> None:
+    """Wherever a port is cut short, or serves little, nothing is lost that another on the host serves."""
+    with running(served, hangs=hangs) as poor, running(TWO) as whole:
+        ports = (poor.port, whole.port) if comes == "first" else (whole.port, poor.port)
+        bench = Bench("tpu", machine(tmp_path), tpu_runtime_ports=ports)
+        assert bench.tags() == TAGS_OF_TWO
+
+
+def test_use_and_size_are_of_one_port(tmp_path: Path) -> None:
+    with running({USED: {0: 3}}) as first, running({TOTAL: {0: 4}}) as second:
+        bench = Bench("tpu", machine(tmp_path), tpu_runtime_ports=(first.port, second.port))
+        assert bench.tags() == {"tpu.0.memoryUsageBytes": 3}
 
 
 def test_each_process_of_an_old_generation_gives_its_chips_duty_cycle_to_its_cores(tmp_path: Path) -> None:
@@ -307,11 +345,32 @@ def test_what_a_value_cannot_be_is_absent(tmp_path: Path) -> None:
     }
     with running(served) as runtime:
         bench = Bench("tpu", machine(tmp_path), tpu_runtime_ports=(runtime.port,))
-        assert bench.tags() == {
-            "tpu.0.hbmCapacityTotal": GIB,
-            "tpu.1.hbmCapacityTotal": GIB,
-            "tpu.1.memoryUsageBytes": 5 * GIB,
-        }
+        assert bench.tags() == {"tpu.0.hbmCapacityTotal": GIB, "tpu.1.hbmCapacityTotal": GIB}
+
+
+@pytest.mark.parametrize(
+    ("used", "total", "expected"),
+    [
+        (0, 0, {}),
+        (0, -1, {}),
+        (5, 0, {"memoryUsageBytes": 5}),
+        (5, 4, {"hbmCapacityTotal": 4}),
+        (0, None, {"memoryUsageBytes": 0}),
+        (5, None, {"memoryUsageBytes": 5}),
+        (None, 0, {}),
+        (0, 4, {"memoryUsageBytes": 0, "memoryUsage": 0, "hbmCapacityTotal": 4}),
+        (4, 4, {"memoryUsageBytes": 4, "memoryUsage": 100, "hbmCapacityTotal": 4}),
+    ],
+)
+def test_memory_that_is_not_known_is_no_0_and_none_is_more_than_there_is(
+    used: int | None, total: int | None, expected: dict[str, float]
+) -> None:
+    said = {USED: used, TOTAL: total}
+    served: dict[str, dict[int, float]] = {name: {0: value} for name, value in said.items() if value is not None}
+
+    found = values(list(readings(served, UNKNOWN)))
+
+    assert found == {f"tpu.0.{key}": value for key, value in expected.items()}
 
 
 def test_a_metric_that_gets_no_answer_costs_none_that_was_read_before(tmp_path: Path) -> None:

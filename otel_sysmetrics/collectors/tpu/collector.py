@@ -37,6 +37,7 @@ _SERVED: Final[tuple[tuple[MetricSpec, str], ...]] = (
     (tpu.MEMORY_UTILIZATION, "tpu.runtime.hbm.utilization.percent"),
     (tpu.IDLE_DURATION, "tpu.runtime.tensorcore.idle_duration.seconds"),
 )
+_MEMORY: Final = (tpu.MEMORY_USAGE, tpu.MEMORY_USAGE_BYTES, tpu.MEMORY_CAPACITY)
 _NAMES: Final = tuple(name for _, name in _SERVED)
 _SPECS: Final = (tpu.MEMORY_USAGE, *(spec for spec, _ in _SERVED))
 
@@ -66,17 +67,13 @@ class TpuCollector:
     def sample(self) -> list[Reading]:
         """Return what is served; nothing while no workload runs, which is no failure."""
         end = time.monotonic() + _SAMPLE_SECONDS
-        found: list[Reading] = []
-        told: set[str | int] = set()
+        served: list[list[Reading]] = []
         for count, port in enumerate(self._ports):
             # A port that never answers may not take the time of those after it.
             seconds = min(_PORT_SECONDS, (end - time.monotonic()) / (len(self._ports) - count))
-            served = readings(ask(port, _NAMES, seconds), self._generation)
-            # Each port may answer for all chips of the host: the first that speaks of a device is believed, and alone.
-            new = [reading for reading in served if reading.value is not None and reading.labels["tpu"] not in told]
-            told.update(reading.labels["tpu"] for reading in new)
-            found += new
-        self._devices = len(told)
+            served.append(list(readings(ask(port, _NAMES, seconds), self._generation)))
+        found = fullest(served)
+        self._devices = len({reading.labels["tpu"] for reading in found})
         return found
 
     def describe(self) -> str:
@@ -91,6 +88,28 @@ class TpuCollector:
         """Do nothing: no connection outlives a sample."""
 
 
+def fullest(served: Sequence[Sequence[Reading]]) -> list[Reading]:
+    """Return, of what several ports say, each device's memory, duty cycle and so on from that which says most of it.
+
+    Each port may answer for all chips of the host, or only for some, or be cut short. Of those that say as much the
+    first is believed, and alone: use and size of two runtimes, mixed, would be a device that nobody has.
+    """
+    best: dict[tuple[str | int, str], list[Reading]] = {}
+    for of_port in served:
+        groups: dict[tuple[str | int, str], list[Reading]] = {}
+        for reading in of_port:
+            if reading.value is not None:
+                groups.setdefault((reading.labels["tpu"], _group(reading.spec)), []).append(reading)
+        for key, group in groups.items():
+            if len(group) > len(best.get(key, ())):
+                best[key] = group
+    return [reading for group in best.values() for reading in group]
+
+
+def _group(spec: MetricSpec) -> str:
+    return "memory" if spec in _MEMORY else spec.tag
+
+
 def readings(served: Mapping[str, Mapping[int, float]], generation: chips.Generation) -> Iterator[Reading]:
     """Yield what the runtime's metrics, each by device, are under our tags."""
     attributes = {"hw.name": f"TPU {generation.name}"} if generation.name else {}
@@ -102,7 +121,8 @@ def readings(served: Mapping[str, Mapping[int, float]], generation: chips.Genera
         if spec is tpu.DUTY_CYCLE:
             rows = _by_device(rows, sorted({*used, *total}), generation.devices_per_duty)
         for device, value in sorted(rows.items()):
-            yield Reading(spec, _sane(spec, value), {"tpu": device}, attributes)
+            is_sane = spec is not tpu.MEMORY_USAGE_BYTES or _fits(value, total.get(device))
+            yield Reading(spec, _sane(spec, value) if is_sane else None, {"tpu": device}, attributes)
 
 
 def _by_device(duty: Mapping[int, float], devices: Sequence[int], per_row: int | None) -> Mapping[int, float]:
@@ -145,8 +165,17 @@ def _share_of(used: float, total: float | None) -> float | None:
     return used / total * _FULL
 
 
+def _fits(used: float, total: float | None) -> bool:
+    """Tell whether so much can be in use; a runtime that says 0 of 0 knows neither."""
+    if total is None:
+        return True
+    return used <= total if total > 0 else used > 0
+
+
 def _sane(spec: MetricSpec, value: float) -> float | None:
     found = sane_value(value)
     if found is None or found < 0 or (spec.unit == "%" and found > _FULL):
+        return None
+    if spec is tpu.MEMORY_CAPACITY and not found:
         return None
     return found
