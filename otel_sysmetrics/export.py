@@ -23,8 +23,9 @@ from otel_sysmetrics.election import child_reports
 from otel_sysmetrics.exporters import make_exporter, without_secrets
 from otel_sysmetrics.importing import importing
 from otel_sysmetrics.instruments import METER, is_proxy
+from otel_sysmetrics.otlp import export_interval
 from otel_sysmetrics.reading import legible_text
-from otel_sysmetrics.settings import Settings, SettingsError, export_interval, rank_attributes
+from otel_sysmetrics.settings import Settings, SettingsError, rank_attributes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

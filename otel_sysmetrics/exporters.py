@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 from opentelemetry.sdk.metrics.export import ConsoleMetricExporter, MetricExporter, MetricExportResult
 from opentelemetry.util.re import parse_env_headers
 
-from otel_sysmetrics.settings import SettingsError, check_http_endpoint, otlp_protocol, otlp_secrets
+from otel_sysmetrics.otlp import check_http_endpoint, otlp_protocol, otlp_secrets
+from otel_sysmetrics.settings import SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -19,7 +19,8 @@ from otel_sysmetrics.collectors import trainium
 from otel_sysmetrics.election import Election
 from otel_sysmetrics.endpoints import Endpoint
 from otel_sysmetrics.exporters import without_secrets
-from otel_sysmetrics.settings import SettingsError, otlp_endpoint
+from otel_sysmetrics.otlp import otlp_endpoint
+from otel_sysmetrics.settings import SettingsError
 from otel_sysmetrics.sources.http import FetchError, fetch
 from tests.collectors.openmetrics_server import Handler, serving
 from tests.parts import program, tree

@@ -17,8 +17,9 @@ from otel_sysmetrics.catalog import CATALOG, KINDS
 from otel_sysmetrics.collectors.network import Link, choose
 from otel_sysmetrics.endpoints import Endpoint
 from otel_sysmetrics.environment_variables import PREFIX
+from otel_sysmetrics.otlp import export_interval, otlp_protocol
 from otel_sysmetrics.selection import Selection
-from otel_sysmetrics.settings import Settings, SettingsError, export_interval, otlp_protocol, rank_attributes
+from otel_sysmetrics.settings import Settings, SettingsError, rank_attributes
 
 NAMES: Final = [setting.name for setting in fields(Settings)]
 SECONDS: Final = "a number of seconds from 0.1 to 86400"

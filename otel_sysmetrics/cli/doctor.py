@@ -11,7 +11,8 @@ import click
 
 from otel_sysmetrics.cli.options import Seconds
 from otel_sysmetrics.collector import NotHere
-from otel_sysmetrics.settings import Settings, export_interval, otlp_endpoint, otlp_protocol, unknown_variables
+from otel_sysmetrics.otlp import export_interval, otlp_endpoint, otlp_protocol
+from otel_sysmetrics.settings import Settings, unknown_variables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from otel_sysmetrics.cli.once import OFF
-from otel_sysmetrics.settings import Settings, export_interval
+from otel_sysmetrics.otlp import export_interval
+from otel_sysmetrics.settings import Settings
 from otel_sysmetrics.sources.command import patiently
 
 if TYPE_CHECKING:

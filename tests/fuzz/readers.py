@@ -28,10 +28,11 @@ from otel_sysmetrics.collectors.trainium import parse as parse_trainium
 from otel_sysmetrics.collectors.trainium import readings as of_trainium
 from otel_sysmetrics.endpoints import Endpoint
 from otel_sysmetrics.environment_variables import PREFIX
+from otel_sysmetrics.otlp import export_interval, otlp_protocol
 from otel_sysmetrics.patterns import compiled
 from otel_sysmetrics.reading import Reading, sane_attributes, sane_value
 from otel_sysmetrics.selection import Selection
-from otel_sysmetrics.settings import Settings, SettingsError, export_interval, otlp_protocol, rank_attributes
+from otel_sysmetrics.settings import Settings, SettingsError, rank_attributes
 from otel_sysmetrics.sources.files import Files
 from otel_sysmetrics.sources.http import fetch
 from otel_sysmetrics.sources.processes import WatchedProcess
