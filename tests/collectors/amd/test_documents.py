@@ -67,6 +67,15 @@ def test_all_gpus_of_all_documents_are_there_each_as_it_is_written_first(
     assert list(loads(read(layout)(text))) == sorted(expected)
 
 
+@pytest.mark.parametrize(
+    ("layout", "inner"), [("rocm-smi", {"card1": {"GPU use (%)": "6"}}), ("list", {"gpu": 1}), ("gpu_data", {"gpu": 1})]
+)
+def test_what_lies_in_a_document_is_no_document(layout: str, inner: object) -> None:
+    whole = written(layout, {0: 5}, None).replace("{", f'{{"partitions": [[{json.dumps(inner)}]], ', 1)
+
+    assert loads(read(layout)(f"{{}} {whole}")) == {0: 5}
+
+
 @pytest.mark.parametrize("indent", [None, 4])
 @pytest.mark.parametrize("layout", ["rocm-smi", "list", "gpu_data"])
 def test_a_document_that_breaks_off_gives_all_gpus_or_none(layout: str, indent: int | None) -> None:
