@@ -1,4 +1,4 @@
-"""Which GPUs a tool lists, however it divides them over documents and whatever it writes between these."""
+"""Which GPUs a tool lists, whatever it writes: GPUs over documents, noise between these, or no document at all."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_sysmetrics.collectors.amd import amd_smi, rocm_smi
+from otel_sysmetrics.collectors.amd.collector import readings
+from tests.parts import values
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,6 +67,15 @@ def test_all_gpus_of_all_documents_are_there_each_as_it_is_written_first(
     assert list(loads(read(layout)(text))) == sorted(expected)
 
 
+@pytest.mark.parametrize(
+    ("layout", "inner"), [("rocm-smi", {"card1": {"GPU use (%)": "6"}}), ("list", {"gpu": 1}), ("gpu_data", {"gpu": 1})]
+)
+def test_what_lies_in_a_document_is_no_document(layout: str, inner: object) -> None:
+    whole = written(layout, {0: 5}, None).replace("{", f'{{"partitions": [[{json.dumps(inner)}]], ', 1)
+
+    assert loads(read(layout)(f"{{}} {whole}")) == {0: 5}
+
+
 @pytest.mark.parametrize("indent", [None, 4])
 @pytest.mark.parametrize("layout", ["rocm-smi", "list", "gpu_data"])
 def test_a_document_that_breaks_off_gives_all_gpus_or_none(layout: str, indent: int | None) -> None:
@@ -72,3 +83,37 @@ def test_a_document_that_breaks_off_gives_all_gpus_or_none(layout: str, indent: 
 
     assert {len(read(layout)(whole[:end]) or ()) for end in range(len(whole))} <= {0, 2}
     assert loads(read(layout)(whole)) == {0: 5, 1: 6}
+
+
+KEYS: Final = st.sampled_from(
+    (
+        *(
+            "card0",
+            "card1",
+            "system",
+            "GPU use (%)",
+            "GPU Memory Allocated (VRAM%)",
+            "Unique ID",
+            "PCI Bus",
+            "gpu_data",
+        ),
+        *("Average Graphics Package Power (W)", "Max Graphics Package Power (W)", "VRAM Total Used Memory (B)"),
+        *("gpu", "usage", "gfx_activity", "mem_usage", "used_vram", "total_vram", "value", "unit", "limit", "ppt0"),
+    )
+)
+DOCUMENTS: Final = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers(1) | st.sampled_from(("N/A", "", "7", "7 W", "MB", "1e999")),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4),
+    max_leaves=25,
+)
+ROWS: Final = st.lists(st.fixed_dictionaries({"gpu": st.integers(-1, 3)}, optional={"usage": DOCUMENTS}), max_size=3)
+
+
+@given(st.text() | (DOCUMENTS | ROWS).map(json.dumps), st.text(max_size=9))
+def test_no_text_makes_a_parser_fail_or_a_0_out_of_nothing(text: str, noise: str) -> None:
+    for document in (text, noise + text, text[: len(text) // 2]):
+        static = amd_smi.parse_static(document) or {}
+        for gpus in (rocm_smi.parse(document), amd_smi.join(amd_smi.parse(document) or [], static)):
+            found = values([reading for reading in readings(gpus or []) if reading.value is not None])
+            assert all(value >= -50 for value in found.values())
+            assert 0 not in found.values() or "0" in document
