@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -10,6 +9,7 @@ from otel_sysmetrics import values
 from otel_sysmetrics.catalog import tpu
 from otel_sysmetrics.collector import NotHere, Part
 from otel_sysmetrics.collectors.tpu import chips
+from otel_sysmetrics.collectors.tpu.http2 import connect
 from otel_sysmetrics.collectors.tpu.service import ask
 from otel_sysmetrics.reading import Reading, sane_value
 from otel_sysmetrics.settings import tpu_ports
@@ -146,7 +146,7 @@ def _repeated(chips_in_order: list[int], times: int) -> Iterator[int]:
 def _answers(port: int) -> bool:
     """Tell whether anybody listens on a port of this host."""
     try:
-        socket.create_connection(("127.0.0.1", port), _CONNECT_SECONDS).close()
+        connect(port, _CONNECT_SECONDS).close()
     except OSError:
         return False
     return True
