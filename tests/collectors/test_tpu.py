@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import socket
 import struct
 import sys
@@ -159,12 +160,35 @@ def test_a_machine_without_a_tpu_is_asked_for_nothing(tmp_path: Path) -> None:
         _ = Bench("tpu", tree(tmp_path, {"dev/accel/accel0": ""})).collector, "another vendor's accelerator"
 
 
-def test_the_default_port_is_no_sign_of_a_tpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor is what Google's variable cannot mean: then the default port holds, where there is a TPU."""
-    monkeypatch.setenv("TPU_RUNTIME_METRICS_PORTS", "8431,-1")
+def test_the_default_port_is_no_sign_of_a_tpu(tmp_path: Path) -> None:
     with pytest.raises(NotHere):
         _ = Bench("tpu", tmp_path).collector
     assert Bench("tpu", machine(tmp_path)).collector.describe().startswith("TPU v4: no metrics on port 8431,")
+
+
+@pytest.mark.parametrize("text", ["8431,-1", "8431,foo", "local", "localhost:8431", "0", "70000", "[8431"])
+def test_what_googles_variable_cannot_mean_is_said_and_the_default_port_holds(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By `doctor`, and once in the log; where there is no TPU the log is silent."""
+    monkeypatch.setenv("TPU_RUNTIME_METRICS_PORTS", text)
+    complaint = f"; TPU_RUNTIME_METRICS_PORTS={text!r}: expected a list"
+    with pytest.raises(NotHere, match=re.escape(complaint)):
+        _ = Bench("tpu", tmp_path).collector
+    assert caplog.messages == []
+
+    bench = Bench("tpu", machine(tmp_path))
+    bench.tags()
+
+    assert bench.collector.describe().startswith("TPU v4: no metrics on port 8431,")
+    assert complaint in bench.collector.describe()
+    (said,) = caplog.messages
+    assert said.startswith("otel-sysmetrics: tpu: ")
+    assert complaint in said
+
+    caplog.clear()
+    assert "TPU_RUNTIME" not in Bench("tpu", tmp_path, tpu_runtime_ports=(free_port(),)).collector.describe()
+    assert caplog.messages == []
 
 
 def test_a_port_of_the_users_that_answers_suffices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
