@@ -88,15 +88,20 @@ def response(name: str, rows: Mapping[int, float], *, key: str = "device-id", sh
 
 
 class Runtime:
-    """A workload's metric service; what it serves may change while it runs, and what `hangs` gets no answer."""
+    """A workload's metric service; what it serves may change while it runs, and what `hangs` gets no answer.
 
-    def __init__(
+    `age` is how many milliseconds a connection may live, 0 for ever.
+    """
+
+    def __init__(  # noqa: PLR0913 - what a test may choose
         self,
         served: Mapping[str, Mapping[int, float]],
         *,
         lists: bool = True,
         hangs: str = "",
+        host: str = "127.0.0.1",
         port: int = 0,
+        age: int = 0,
         **row: str,
     ) -> None:
         self.served = dict(served)
@@ -105,9 +110,10 @@ class Runtime:
         self._hangs = hangs
         self._row = row
         self._over = threading.Event()
-        self._server = grpc.server(ThreadPoolExecutor(2))
+        ages = [("grpc.max_connection_age_ms", age), ("grpc.max_connection_age_grace_ms", 60_000)]
+        self._server = grpc.server(ThreadPoolExecutor(2), options=ages if age else None)
         self._server.add_generic_rpc_handlers((self,))
-        self.port = self._server.add_insecure_port(f"127.0.0.1:{port}")
+        self.port = self._server.add_insecure_port(f"{host}:{port}")
         self._server.start()
 
     def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:

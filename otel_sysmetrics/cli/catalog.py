@@ -61,8 +61,9 @@ def plain(spec: MetricSpec) -> dict[str, object]:
 
 
 def attributes(spec: MetricSpec) -> list[str]:
-    """Return the keys of all attributes that a spec's points may carry; `*` stands for the labels of a source."""
-    return [*(attribute for _, attribute in spec.labels), *spec.attributes, *("*" * spec.any_attributes)]
+    """Return the keys of all attributes that a spec's points may carry, each once; `*` are the labels of a source."""
+    of_labels = (attribute for _, attribute in spec.labels)
+    return list(dict.fromkeys((*of_labels, *spec.attributes, *("*" * spec.any_attributes))))
 
 
 def markdown(specs: Sequence[MetricSpec]) -> str:
@@ -84,5 +85,5 @@ def markdown(specs: Sequence[MetricSpec]) -> str:
     ]
     for spec in specs:
         tag, unit, *others, meaning = row(spec)
-        lines.append("| " + " | ".join([f"`{tag}`", f"`{unit}`", *others, meaning]) + " |")
+        lines.append("| " + " | ".join([f"`{tag}`", f"`{unit}`" if unit else "", *others, meaning]) + " |")
     return "\n".join(lines) + "\n"

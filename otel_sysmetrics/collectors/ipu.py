@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import sys
 from dataclasses import replace
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
     from otel_sysmetrics.collector import Context
     from otel_sysmetrics.spec import MetricSpec
+
+_log: Final = logging.getLogger("otel_sysmetrics")
 
 _MODULE: Final = "gcipuinfo"
 _REMEDY: Final = "source the enable.sh of the Poplar SDK that fits the driver, and see what `gc-info -l` says"
@@ -97,6 +100,7 @@ class IpuCollector:
         self._wants_other = context.wants(ipu.OTHER)
         self._inventory: Any = None
         self._seen: Mapping[int, Mapping[str, object]] = {}
+        self._doubles = frozenset[int]()
 
     def sample(self) -> Iterator[Reading]:
         """Read all IPUs once; raises Unavailable where gcipuinfo fails, and NotHere where it shows none any more."""
@@ -110,10 +114,13 @@ class IpuCollector:
         if self._inventory is None:
             self._inventory = open_inventory()
         try:
-            self._seen = _by_id(map(_attributes, self._inventory.getDevices()))
+            self._seen, doubles = _by_id(map(_attributes, self._inventory.getDevices()))
         except BaseException as error:  # noqa: BLE001 - the extension may raise anything
             self._inventory = None
             raise Unavailable(f"{_MODULE} cannot list the IPUs: {_said(error)}", _REMEDY) from None
+        if not doubles <= self._doubles:
+            _log.warning("otel-sysmetrics: ipu: %s", _said_of(doubles))
+        self._doubles |= doubles
         if not self._seen:
             raise NotHere(f"{_MODULE} shows no IPU: there is none, or no partition is active")
         return self._seen
@@ -124,6 +131,8 @@ class IpuCollector:
         boards = sorted({str(device.get("board type", "of an unknown board")) for device in self._seen.values()})
         sensors = (parse_metric(key, device.get(key)) for device in self._seen.values() for key in _SENSORS)
         what = f"{count} IPU{'s' * (count != 1)} ({', '.join(boards)}) through {_MODULE}"
+        if self._doubles:
+            what = f"{what}, {_said_of(self._doubles)}"
         return what if any(sensors) else f"{what}, {_SENSORLESS}"
 
     def close(self) -> None:
@@ -212,9 +221,24 @@ def _attributes(device: Any) -> Mapping[str, object]:  # noqa: ANN401 - a map of
         return {}
 
 
-def _by_id(devices: Iterable[Mapping[str, object]]) -> Mapping[int, Mapping[str, object]]:
-    """Return each IPU under its id, which names it in tags; one without has no name."""
-    return {index: device for device in devices if (index := _small(device.get(_ID))) is not None}
+def _by_id(devices: Iterable[Mapping[str, object]]) -> tuple[Mapping[int, Mapping[str, object]], frozenset[int]]:
+    """Return each IPU under its id, which names it in tags, and the ids that several have: the first keeps it.
+
+    One without an id has no name.
+    """
+    found: dict[int, Mapping[str, object]] = {}
+    doubles = set()
+    for device in devices:
+        index = _small(device.get(_ID))
+        if index in found:
+            doubles.add(index)
+        elif index is not None:
+            found[index] = device
+    return found, frozenset(doubles)
+
+
+def _said_of(doubles: frozenset[int]) -> str:
+    return f"several IPUs have the id {', '.join(map(str, sorted(doubles)))}: only the first of each is read"
 
 
 def _small(text: object) -> int | None:

@@ -35,7 +35,8 @@ def test_json_is_for_programs() -> None:
         assert Kind(row["kind"]) is spec.kind
         assert Scope(row["scope"]) is spec.scope
         assert row["on"] is spec.on
-        assert row["attributes"] == [*dict(spec.labels).values(), *spec.attributes, *("*" * spec.any_attributes)]
+        assert set(row["attributes"]) == {*dict(spec.labels).values(), *spec.attributes, *("*" * spec.any_attributes)}
+        assert len(set(row["attributes"])) == len(row["attributes"]), tag
         assert row["meaning"] == spec.brief
         assert row["collectors"] == list(spec.collectors)
 
@@ -45,6 +46,14 @@ def test_markdown_is_one_well_formed_table() -> None:
     lines = [line for line in catalog("markdown").splitlines() if line.startswith("|")]
     assert len({line.count(" | ") for line in lines}) == 1
     assert [line.split("`")[1] for line in lines[2:]] == list(CATALOG)
+
+
+def test_no_row_of_the_documentation_names_an_attribute_twice() -> None:
+    """A label may have the key of an attribute, as `{key}` of an IPU and `wandb.key`."""
+    head, _, *rows = (line.split(" | ") for line in catalog("markdown").splitlines() if line.startswith("|"))
+    named = [row[head.index("attributes")].split(", ") for row in rows]
+    assert any(len(keys) > 1 for keys in named)
+    assert [keys for keys in named if len(set(keys)) < len(keys)] == []
 
 
 def test_table_is_as_wide_as_it_needs_to_be() -> None:

@@ -282,6 +282,23 @@ class TestWhatFails:
             "ipu.3.ipu_power": 7,
         }
 
+    def test_of_several_with_one_id_the_first_keeps_it_which_is_said_once(
+        self, poplar: Poplar, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        poplar.says(ipu_of(0, load="1%"), ipu_of(1, load="2%"), ipu_of(0, load="3%"), {**ipu_of(1), "id": " 01 "})
+        bench = poplar.bench()
+        for _ in range(3):
+            tags = bench.tags()
+
+        assert {tag: tags[tag] for tag in tags if tag.endswith("utilisation")} == {
+            "ipu.0.ipu_utilisation": 1,
+            "ipu.1.ipu_utilisation": 2,
+        }
+        said = "several IPUs have the id 0, 1: only the first of each is read"
+        assert caplog.messages == [f"otel-sysmetrics: ipu: {said}"]
+        assert bench.collector.describe().startswith("2 IPUs ")
+        assert said in bench.collector.describe()
+
     def test_one_that_hangs_delays_nobody_and_is_named(self, poplar: Poplar) -> None:
         poplar.says(ipu_of(0, load="1%"), getDevices={"hang": True})
         done = poplar.run("sample", "--timeout", "0.3", "--window", "0.2", "--format", "json")

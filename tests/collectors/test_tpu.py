@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
-import queue
+import re
 import socket
 import struct
 import sys
@@ -159,12 +160,35 @@ def test_a_machine_without_a_tpu_is_asked_for_nothing(tmp_path: Path) -> None:
         _ = Bench("tpu", tree(tmp_path, {"dev/accel/accel0": ""})).collector, "another vendor's accelerator"
 
 
-def test_the_default_port_is_no_sign_of_a_tpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor is what Google's variable cannot mean: then the default port holds, where there is a TPU."""
-    monkeypatch.setenv("TPU_RUNTIME_METRICS_PORTS", "8431,-1")
+def test_the_default_port_is_no_sign_of_a_tpu(tmp_path: Path) -> None:
     with pytest.raises(NotHere):
         _ = Bench("tpu", tmp_path).collector
     assert Bench("tpu", machine(tmp_path)).collector.describe().startswith("TPU v4: no metrics on port 8431,")
+
+
+@pytest.mark.parametrize("text", ["8431,-1", "8431,foo", "local", "localhost:8431", "0", "70000", "[8431"])
+def test_what_googles_variable_cannot_mean_is_said_and_the_default_port_holds(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By `doctor`, and once in the log; where there is no TPU the log is silent."""
+    monkeypatch.setenv("TPU_RUNTIME_METRICS_PORTS", text)
+    complaint = f"; TPU_RUNTIME_METRICS_PORTS={text!r}: expected a list"
+    with pytest.raises(NotHere, match=re.escape(complaint)):
+        _ = Bench("tpu", tmp_path).collector
+    assert caplog.messages == []
+
+    bench = Bench("tpu", machine(tmp_path))
+    bench.tags()
+
+    assert bench.collector.describe().startswith("TPU v4: no metrics on port 8431,")
+    assert complaint in bench.collector.describe()
+    (said,) = caplog.messages
+    assert said.startswith("otel-sysmetrics: tpu: ")
+    assert complaint in said
+
+    caplog.clear()
+    assert "TPU_RUNTIME" not in Bench("tpu", tmp_path, tpu_runtime_ports=(free_port(),)).collector.describe()
+    assert caplog.messages == []
 
 
 def test_a_port_of_the_users_that_answers_suffices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -391,6 +415,65 @@ def test_ports_that_never_answer_leave_time_for_those_after_them(tmp_path: Path)
         assert time.monotonic() - begun < 2 * len(silent)
 
 
+@pytest.mark.parametrize("host", ["[::1]", "[::]"])
+def test_a_service_that_listens_on_ip_6_is_found(host: str, tmp_path: Path) -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    with running(TWO, host=host) as runtime:
+        assert Bench("tpu", tmp_path, tpu_runtime_ports=(runtime.port,)).tags() == TAGS_OF_TWO
+
+
+@pytest.mark.parametrize("age", [1, 5, 20])
+def test_a_service_that_ends_each_connection_soon_costs_nothing(age: int, tmp_path: Path) -> None:
+    """It says so while a call is running, or before it hears one."""
+    with running(TWO, age=age) as runtime:
+        bench = Bench("tpu", machine(tmp_path), tpu_runtime_ports=(runtime.port,))
+        for _ in range(10):
+            assert bench.tags() == TAGS_OF_TWO
+
+
+@pytest.mark.parametrize(
+    ("refused", "expected"), [(1, TAGS_OF_TWO), (2, TAGS_OF_TWO), (1000, {})], ids=["once", "twice", "always"]
+)
+def test_a_call_that_was_not_heard_is_made_anew_a_few_times(
+    refused: int, expected: dict[str, float], tmp_path: Path
+) -> None:
+    """A GOAWAY names the last call that is answered; here none is, on so many connections."""
+    go_away = struct.pack(">I", 8)[1:] + struct.pack(">BBIII", 7, 0, 0, 0, 0)
+
+    def serve(server: socket.socket, port: int) -> None:
+        for count in itertools.count():
+            try:
+                connection, _ = server.accept()
+            except OSError:
+                return
+            connections.append(connection)
+            if count < refused:
+                connection.sendall(go_away)
+                continue
+            other = socket.create_connection(("127.0.0.1", port))
+            connections.append(other)
+            for source, target in ((connection, other), (other, connection)):
+                threading.Thread(target=relay, args=(source, target), daemon=True).start()
+
+    def relay(source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(65_536):
+                target.sendall(data)
+
+    connections: list[socket.socket] = []
+    with socket.create_server(("127.0.0.1", 0)) as server, running(TWO) as runtime:
+        threading.Thread(target=serve, args=(server, runtime.port), daemon=True).start()
+        bench = Bench("tpu", machine(tmp_path), tpu_runtime_ports=(server.getsockname()[1],))
+        assert bench.tags() == expected
+        server.shutdown(socket.SHUT_RDWR)
+    assert len(connections) < 10
+    for connection in connections:
+        connection.close()
+
+
 def test_no_connection_outlives_a_sample(tmp_path: Path) -> None:
     with running(TWO) as runtime:
         bench = Bench("tpu", machine(tmp_path), tpu_runtime_ports=(runtime.port,))
@@ -460,7 +543,7 @@ FRAMES: Final = st.builds(
 
 
 def test_no_bytes_of_a_server_escape_as_an_exception_or_make_a_value() -> None:
-    says: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    says = [b""]
 
     def serve(server: socket.socket) -> None:
         while True:
@@ -469,7 +552,7 @@ def test_no_bytes_of_a_server_escape_as_an_exception_or_make_a_value() -> None:
             except OSError:
                 return
             with connection, suppress(OSError):
-                connection.sendall(says.get())
+                connection.sendall(says[0])
                 connection.shutdown(socket.SHUT_WR)
                 while connection.recv(65_536):
                     pass
@@ -477,7 +560,7 @@ def test_no_bytes_of_a_server_escape_as_an_exception_or_make_a_value() -> None:
     @settings(max_examples=150, deadline=None)
     @given(st.binary() | st.lists(FRAMES).map(b"".join))
     def answers(data: bytes) -> None:
-        says.put(data)
+        says[0] = data
         assert all(rows == {} for rows in ask(server.getsockname()[1], (USED, DUTY), 5).values())
 
     with socket.create_server(("127.0.0.1", 0)) as server:

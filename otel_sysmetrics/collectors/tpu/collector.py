@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import socket
+import logging
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -10,15 +10,18 @@ from otel_sysmetrics import values
 from otel_sysmetrics.catalog import tpu
 from otel_sysmetrics.collector import NotHere, Part
 from otel_sysmetrics.collectors.tpu import chips
+from otel_sysmetrics.collectors.tpu.http2 import connect
 from otel_sysmetrics.collectors.tpu.service import ask
 from otel_sysmetrics.reading import Reading, sane_value
-from otel_sysmetrics.settings import tpu_ports
+from otel_sysmetrics.settings import SettingsError, tpu_ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from otel_sysmetrics.collector import Context
     from otel_sysmetrics.spec import MetricSpec
+
+_log: Final = logging.getLogger("otel_sysmetrics")
 
 _DEFAULT_PORTS: Final = (8431,)
 _CONNECT_SECONDS: Final = 0.5
@@ -50,18 +53,23 @@ def parts(context: Context) -> tuple[Part, ...]:
 def probe(context: Context) -> TpuCollector:
     """Look for a TPU, or for a service on a port that the user named; raises NotHere."""
     generation = chips.find(context.files)
-    ports = context.settings.tpu_runtime_ports or _ports_of_google()
-    if generation is None and not any(map(_answers, ports or ())):
-        raise NotHere("no TPU on the PCI bus and no /dev/accel0")
-    return TpuCollector(generation or chips.UNKNOWN, ports or _DEFAULT_PORTS)
+    ports, trouble = context.settings.tpu_runtime_ports, ""
+    if not ports:
+        ports, trouble = _ports_of_google()
+    if generation is None and not any(map(_answers, ports)):
+        raise NotHere(f"no TPU on the PCI bus and no /dev/accel0{trouble}")
+    if trouble:
+        _log.warning("otel-sysmetrics: tpu: port %d is asked%s", *_DEFAULT_PORTS, trouble)
+    return TpuCollector(generation or chips.UNKNOWN, ports or _DEFAULT_PORTS, trouble)
 
 
 class TpuCollector:
     """The TPUs of the host, under the runtime's own ids."""
 
-    def __init__(self, generation: chips.Generation, ports: tuple[int, ...]) -> None:
+    def __init__(self, generation: chips.Generation, ports: tuple[int, ...], trouble: str = "") -> None:
         self._generation = generation
         self._ports = ports
+        self._trouble = trouble
         self._devices = 0
 
     def sample(self) -> list[Reading]:
@@ -81,8 +89,10 @@ class TpuCollector:
         name = self._generation.name or "of an unknown generation"
         where = f"port{'s' * (len(self._ports) != 1)} {', '.join(map(str, self._ports))}"
         if not self._devices:
-            return f"TPU {name}: no metrics on {where}, where a runtime serves them while its workload runs"
-        return f"TPU {name}: {self._devices} device{'s' * (self._devices != 1)} on {where}"
+            return (
+                f"TPU {name}: no metrics on {where}, where a runtime serves them while its workload runs{self._trouble}"
+            )
+        return f"TPU {name}: {self._devices} device{'s' * (self._devices != 1)} on {where}{self._trouble}"
 
     def close(self) -> None:
         """Do nothing: no connection outlives a sample."""
@@ -146,17 +156,19 @@ def _repeated(chips_in_order: list[int], times: int) -> Iterator[int]:
 def _answers(port: int) -> bool:
     """Tell whether anybody listens on a port of this host."""
     try:
-        socket.create_connection(("127.0.0.1", port), _CONNECT_SECONDS).close()
+        connect(port, _CONNECT_SECONDS).close()
     except OSError:
         return False
     return True
 
 
-def _ports_of_google() -> tuple[int, ...] | None:
+def _ports_of_google() -> tuple[tuple[int, ...], str]:
+    """Return the ports that Google's variable names, and what is wrong with it."""
+    text = tpu_ports()
     try:
-        return values.ports(tpu_ports()) or None
-    except values.Unreadable:
-        return None
+        return values.ports(text) or (), ""
+    except values.Unreadable as error:
+        return (), f"; {SettingsError('TPU_RUNTIME_METRICS_PORTS', text, str(error))}"
 
 
 def _share_of(used: float, total: float | None) -> float | None:

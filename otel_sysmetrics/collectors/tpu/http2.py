@@ -18,7 +18,8 @@ from typing import Final, NamedTuple
 
 from otel_sysmetrics.sources.deadline import Deadline
 
-_HOST: Final = "127.0.0.1"
+_HOSTS: Final = ("127.0.0.1", "::1")  # not `localhost`, which may be looked up far away
+_TRIES: Final = 3
 _CHUNK: Final = 65_536
 _MOST_BYTES: Final = 4 * 2**20
 _MOST_FRAME: Final = 16_384
@@ -63,26 +64,57 @@ _OPENING: Final = b"".join(
 )
 
 
+class _Unheard(ConnectionError):
+    """The service is ending and did not hear the call, which may be made anew."""
+
+
+def connect(port: int, seconds: float) -> socket.socket:
+    """Return a connection to a port of this host, whichever IP is listened on; raises OSError."""
+    deadline = Deadline(seconds)
+    refusals = []
+    for host in _HOSTS:
+        try:
+            return socket.create_connection((host, port), deadline.left())
+        except OSError as error:
+            refusals.append(error)
+    raise refusals[0]
+
+
 class Connection:
-    """A connection to a port of this host, `seconds` for all of it.
+    """A connection to a port of this host, `seconds` for all of it; made anew where the service ends it in between.
 
     Everything but `close` raises OSError where nobody listens, answers in time or speaks gRPC.
     """
 
     def __init__(self, port: int, seconds: float) -> None:
+        self._port = port
         self._deadline = Deadline(seconds)
-        self._received = b""
-        self._stream = -1
-        self._socket = socket.create_connection((_HOST, port), self._deadline.left())
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._authority = f"{_HOST}:{port}"
-        self._opening = _OPENING
+        self._open()
 
     def call(self, path: str, message: bytes) -> bytes | None:
         """Return what a method answers, None where it refuses."""
+        for _ in range(_TRIES):
+            try:
+                if self._is_ending:
+                    self.close()
+                    self._open()
+                return self._call(path, message)
+            except _Unheard:
+                continue
+        raise ConnectionError("the service is ending")
+
+    def _open(self) -> None:
+        self._received = b""
+        self._stream = -1
+        self._is_ending = False
+        self._opening = _OPENING
+        self._socket = connect(self._port, self._deadline.left())
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def _call(self, path: str, message: bytes) -> bytes | None:
         self._stream += 2
         self._send(
-            _Frame(_HEADERS, _END_HEADERS, self._stream, _headers(path, self._authority)),
+            _Frame(_HEADERS, _END_HEADERS, self._stream, _headers(path, f"localhost:{self._port}")),
             _Frame(_DATA, _END_STREAM, self._stream, struct.pack(">BI", 0, len(message)) + message),
         )
         answer = bytearray()
@@ -105,8 +137,10 @@ class Connection:
         if size > _MOST_FRAME:
             raise ConnectionError("no HTTP/2")
         frame = _Frame(kind, flags, stream & 0x7FFF_FFFF, self._read(size))
-        if kind == _GO_AWAY:
-            raise ConnectionError("the service is ending")
+        if kind == _GO_AWAY:  # calls up to the one that it names are still answered
+            self._is_ending = True
+            if int.from_bytes(frame.payload[:4], "big") & 0x7FFF_FFFF < self._stream:
+                raise _Unheard
         if kind == _SETTINGS and not flags & _ACK:
             self._send(_Frame(_SETTINGS, _ACK, 0, b""))
         if kind == _PING and not flags & _ACK:
