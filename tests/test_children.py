@@ -54,6 +54,7 @@ def environment(case: str, backend: Otelcol, **variables: str) -> dict[str, str]
         **over("http/protobuf", backend.http_endpoint),
         "OTEL_TRACES_EXPORTER": "none",
         "OTEL_LOGS_EXPORTER": "none",
+        "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "system_metrics",  # its slow callbacks hold the SDK's locks
         "OTEL_SERVICE_NAME": case,
         "OTEL_PYTHON_SYSMETRICS_SAMPLING_INTERVAL": "0.5",
         "OTEL_PYTHON_SYSMETRICS_COLLECTORS": "cpu,memory,network",

@@ -106,6 +106,7 @@ class Jobs:
             **over("http/protobuf", self._backend.http_endpoint, 1000),
             "OTEL_TRACES_EXPORTER": "none",
             "OTEL_LOGS_EXPORTER": "none",
+            "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "system_metrics",  # its slow callbacks hold the SDK's locks
             "OTEL_RESOURCE_ATTRIBUTES": f"job={job}",
             "OTEL_PYTHON_SYSMETRICS_SAMPLING_INTERVAL": str(INTERVAL),
             "OTEL_PYTHON_SYSMETRICS_COLLECTORS": "cpu,memory,network",

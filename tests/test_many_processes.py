@@ -40,6 +40,7 @@ class Gunicorn:
             "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
             "OTEL_TRACES_EXPORTER": "none",
             "OTEL_LOGS_EXPORTER": "none",
+            "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "system_metrics",  # its slow callbacks hold the SDK's locks
             "OTEL_METRIC_EXPORT_INTERVAL": str(INTERVAL * 1000),
             "OTEL_PYTHON_SYSMETRICS_SAMPLING_INTERVAL": str(INTERVAL),
         }

@@ -25,9 +25,9 @@ def main() -> None:
         from otel_sysmetrics import configure
 
         configure()
-    context = multiprocessing.get_context(method)  # type: ignore[call-overload] # any
+    multiprocessing.set_start_method(method)
     for _ in range(EPOCHS):
-        workers = [context.Process(target=work, daemon=kind == "daemon") for _ in range(WORKERS)]
+        workers = [multiprocessing.Process(target=work, daemon=kind == "daemon") for _ in range(WORKERS)]
         for worker in workers:
             worker.start()
         for worker in workers:
