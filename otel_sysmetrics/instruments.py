@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from opentelemetry import metrics
 
 from otel_sysmetrics.catalog import health as health_catalog
+from otel_sysmetrics.pacing import paced
 from otel_sysmetrics.reading import sane_attributes, sane_value
 from otel_sysmetrics.spec import Kind
 from otel_sysmetrics.trampoline import MOST_LABEL_SETS, HealthTrampoline, Trampoline
@@ -204,7 +205,7 @@ class Instruments:
         labels: Mapping[str, object] | None = None
         others: Mapping[str, object] | None = None
         where: Hashable = None
-        for reading in snapshot.readings:
+        for reading in paced(snapshot.readings):
             value = sane_value(reading.value)
             if value is None:
                 continue
