@@ -39,6 +39,9 @@ _CHOICES: Final = (
     "root_path",
 )
 
+_HELPERS: Final = (".forkserver", ".resource_tracker", ".semaphore_tracker")
+_BORN: Final = os.getpid()
+
 _files: Final[dict[str, int]] = {}
 """Descriptors by path: to close any of a file's descriptors gives up all locks that the process has on it."""
 _holders: Final[dict[str, tuple[int, object]]] = {}
@@ -152,15 +155,27 @@ def child_reports(choice: str) -> bool | None:
 
     `auto`: all but a daemonic child of multiprocessing, a DataLoader's worker. `never`: no child of multiprocessing;
     no forked child either, which the fork hooks see to.
-    Until a spawned child has heard from its parent what it is, it looks like any process.
+    Until a spawned child has heard from its parent what it is, it looks like any process, and a child of the fork
+    server looks like that. The helpers that multiprocessing starts beside the children never report: they are
+    instrumented as any program of Python's is that an instrumented one starts.
     """
     process = sys.modules.get("multiprocessing.process")
     is_child = process is not None and process.parent_process() is not None
+    if not is_child and _is_helper():
+        return False if os.getpid() == _BORN else None
     if choice == "always":
         return True
     if not is_child:
         return None if "--multiprocessing-fork" in getattr(sys, "orig_argv", ()) else True
     return choice != "never" and not process.current_process().daemon  # type: ignore[union-attr]
+
+
+def _is_helper() -> bool:
+    """Tell whether this process was started as a helper of multiprocessing's, or of joblib's copy of it."""
+    return any(
+        argument.startswith("from ") and argument.partition(" import main")[0].endswith(_HELPERS)
+        for argument in getattr(sys, "orig_argv", ())
+    )
 
 
 def _folder() -> str:

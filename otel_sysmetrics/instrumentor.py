@@ -250,7 +250,8 @@ def _resource(provider: object) -> Mapping[str, object]:
 
 def _has_reader(provider: MeterProvider) -> bool:
     """Tell whether anybody is going to ask; of a provider that is not the SDK's that is not known."""
-    return bool(getattr(getattr(provider, "_sdk_config", None), "metric_readers", True))
+    of_older_releases = getattr(getattr(provider, "_sdk_config", None), "metric_readers", True)
+    return bool(getattr(provider, "_metric_readers", of_older_releases))
 
 
 def _configured_instance_id() -> object:

@@ -20,6 +20,7 @@ from opentelemetry import metrics
 
 from otel_sysmetrics.catalog import health as health_catalog
 from otel_sysmetrics.history import UNSENT, Counting, History, Row, where
+from otel_sysmetrics.pacing import paced
 from otel_sysmetrics.reading import sane_attributes, sane_value
 from otel_sysmetrics.spec import Fold, Kind
 from otel_sysmetrics.trampoline import MOST_LABEL_SETS, HealthTrampoline, Trampoline
@@ -205,7 +206,7 @@ class Instruments:
         columns: dict[str, int] = {}
         labels: Mapping[str, object] | None = None
         attributes: Mapping[str, object] | None = None
-        for reading in snapshot.readings:
+        for reading in paced(snapshot.readings):
             value = sane_value(reading.value)
             if value is None:
                 continue

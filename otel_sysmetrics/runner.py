@@ -7,6 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Final, Protocol
 
 from otel_sysmetrics.collector import NotHere, Unavailable
+from otel_sysmetrics.pacing import paced
 from otel_sysmetrics.reading import Reading, Snapshot, shown_text
 from otel_sysmetrics.spec import Scope
 from otel_sysmetrics.threads import FIRST_GAPS, natively, rhythm
@@ -179,7 +180,7 @@ class Runner:
         readings: tuple[Reading, ...] = ()
         error: BaseException | None = None
         try:
-            readings = natively(lambda: tuple(collector.sample()))
+            readings = natively(lambda: tuple(paced(collector.sample())))
         except BaseException as caught:  # noqa: BLE001 - vendor calls fail with exceptions that are not their library's
             error = caught
         now = self._clock.now()

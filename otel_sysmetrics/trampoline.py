@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from opentelemetry.metrics import Observation
 
 from otel_sysmetrics.catalog import health as health_catalog
+from otel_sysmetrics.pacing import give_way
 from otel_sysmetrics.reading import sane_value
 from otel_sysmetrics.spec import Fold
 
@@ -59,11 +60,12 @@ class Trampoline:
         self._asked_by_unknown = 0
 
     def __call__(self, _options: CallbackOptions) -> Sequence[Observation]:
-        """Answer a collecting thread, from memory only."""
+        """Answer a collecting thread, from memory only, and not all at one stretch with the other callbacks."""
         owner = self.owner
         if owner is None:
             return []
         owner.asked()
+        give_way()
         return self._answer(owner)
 
     def _answer(self, owner: Instruments) -> Sequence[Observation]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING, TypeVar
+from contextlib import contextmanager, suppress
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from tests.otelcol import Otelcol
 
@@ -43,7 +44,7 @@ def over(protocol: str, endpoint: str, milliseconds: int = 500) -> dict[str, str
 
 
 class Running:
-    """A program that was started; it is killed when the block that it is used in is left."""
+    """A program that was started; it is killed with its children when the block that it is used in is left."""
 
     def __init__(self, *command: str, environment: Mapping[str, str] | None = None, cwd: str | None = None) -> None:
         self.started = time.monotonic()
@@ -73,9 +74,8 @@ class Running:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Kill what is still running."""
-        if self.process.poll() is None:
-            self.process.kill()
+        """Kill what is still running, of its children too."""
+        kill_group(self.process)
         for thread in self._threads:
             thread.join(10)
 
@@ -133,6 +133,15 @@ class Running:
     def tell(self) -> str:
         """Return all that is known, for a failure."""
         return "\n".join([f"status {self.process.poll()}, stdout:", *self.lines, "stderr:", *self.errors])
+
+
+def kill_group(leader: subprocess.Popen[Any]) -> None:
+    """Kill a process that was started in a session of its own, and those that it has left behind there."""
+    if os.name == "nt":
+        leader.kill()
+        return
+    with suppress(ProcessLookupError, PermissionError):  # macOS refuses where only zombies are left
+        os.killpg(leader.pid, signal.SIGKILL)
 
 
 def python(name: str, *arguments: str, environment: Mapping[str, str] | None = None) -> Running:

@@ -287,3 +287,23 @@ class TestChildren:
 
         assert child_reports("auto") is None
         assert child_reports("always") is True
+
+    @pytest.mark.parametrize(
+        "code",
+        [
+            "from multiprocessing.resource_tracker import main;main(7)",
+            "from multiprocessing.forkserver import main; main(4, 6, ['__main__'], **{'sys_path': []})",
+            "from joblib.externals.loky.backend.resource_tracker import main; main(7, 0)",
+        ],
+    )
+    @pytest.mark.parametrize("choice", ["auto", "always", "never"])
+    def test_the_helpers_of_multiprocessing_do_not(
+        self, code: str, choice: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What the fork server forks looks like it, until it has heard what it is."""
+        monkeypatch.setattr(sys, "orig_argv", ["python", "-c", code])
+
+        assert child_reports(choice) is False
+
+        monkeypatch.setattr(os, "getpid", lambda: -1)
+        assert child_reports(choice) is None

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from mmap import PAGESIZE
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_sysmetrics.pacing import paced
 from otel_sysmetrics.sources.files import whole
 from otel_sysmetrics.sources.portable import ask, portable
 
@@ -203,7 +204,7 @@ def _descend(first: ProcessSample, children: Callable[[int], Iterable[ProcessSam
 def _children(files: Files, parent: int, uptime: float | None) -> Iterator[ProcessSample]:
     # The children that a thread started stand in that thread's file and in no other.
     for thread in files.names(f"proc/{parent}/task"):
-        for word in (files.text(f"proc/{parent}/task/{thread}/children") or "").split():
+        for word in paced((files.text(f"proc/{parent}/task/{thread}/children") or "").split()):
             pid = whole(word)
             child = None if pid is None else _stat(files, pid, uptime)
             # The pid may have got a new owner since the list was read.
@@ -214,7 +215,7 @@ def _children(files: Files, parent: int, uptime: float | None) -> Iterator[Proce
 def _scan(files: Files, uptime: float | None) -> Callable[[int], Iterable[ProcessSample]]:
     """Look at every process of the machine: kernels built without CONFIG_PROC_CHILDREN have no list of children."""
     by_parent: dict[int, list[ProcessSample]] = {}
-    for name in files.names("proc"):
+    for name in paced(files.names("proc")):
         process = _stat(files, int(name), uptime) if name.isdecimal() else None
         if process is not None:
             by_parent.setdefault(process.parent, []).append(process)
