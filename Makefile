@@ -38,7 +38,7 @@ soak: .venv/installed-dev ## 100,000 sampling cycles with faults: nothing may gr
 	$(BIN)/python -m tests.soak --cycles $(or $(CYCLES),100000) $(if $(SEED),--seed $(SEED))
 
 fuzz: .venv/installed-dev ## a million inputs for the parsers of foreign text; INPUTS=… makes them fewer, SEED=… repeats them
-	FUZZ_INPUTS=$(or $(INPUTS),1000000) $(BIN)/pytest tests/test_fuzz.py -v $(if $(SEED),--hypothesis-seed=$(SEED))
+	FUZZ_TURNS=25 FUZZ_INPUTS=$(or $(INPUTS),1000000) $(BIN)/pytest tests/test_fuzz.py -v $(if $(SEED),--hypothesis-seed=$(SEED))
 
 otelcol: ## build the OpenTelemetry Collector that the tests use; needs Go
 	@collector-config/build-otelcol

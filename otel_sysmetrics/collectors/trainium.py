@@ -103,7 +103,7 @@ class TrainiumCollector:
         """Say what was found."""
         hardware = _down(self._report, ("neuron_hardware_info",)) or {}
         kind = hardware.get("neuron_device_type") if isinstance(hardware, dict) else None
-        runtimes = len(list(_reports(self._report or {})))
+        runtimes = sum(found is not None for found in _reports(self._report or {}))
         words = [f"{self._devices} {kind or 'Neuron'} device{'s' * (self._devices != 1)} through {self._path}"]
         return ", ".join([*words, f"{runtimes} runtime{'s' * (runtimes != 1)}"] if self._report is not None else words)
 
@@ -215,13 +215,17 @@ def readings(report: Mapping[str, Any]) -> Iterator[Reading]:
     for spec, path, key in _OF_CORE:
         sane: Callable[[object], float | None] = _share if spec is trainium.UTILIZATION else _bytes
         cores: dict[int, list[float | None]] = {}
+        unknown = 0
         for of in runtimes:
             found = _down(of, path)
-            for name, values in found.items() if isinstance(found, dict) else ():
+            if not isinstance(found, dict):
+                unknown += 1
+                continue
+            for name, values in found.items():
                 if name.isascii() and name.isdecimal() and len(name) <= _MOST_DIGITS:
                     cores.setdefault(int(name), []).append(sane(_down(values, (key,))))
         for core, parts_of_it in sorted(cores.items()):
-            total = _sum(parts_of_it)
+            total = _sum([*parts_of_it, *[None] * unknown])
             if spec is trainium.UTILIZATION and total is not None:
                 total = min(total, _FULL)
             yield Reading(spec, total, {"core": core})
@@ -230,8 +234,8 @@ def readings(report: Mapping[str, Any]) -> Iterator[Reading]:
 def _reports(report: Mapping[str, Any]) -> Iterator[object]:
     found = report.get("neuron_runtime_data")
     for runtime in found if isinstance(found, list) else ():
-        if isinstance(runtime, dict) and not runtime.get("error"):
-            yield runtime.get("report")
+        if isinstance(runtime, dict):
+            yield None if runtime.get("error") else runtime.get("report")
 
 
 def _down(found: object, path: tuple[str, ...]) -> Any:  # noqa: ANN401 - whatever JSON has there
