@@ -15,9 +15,9 @@ from tests.soak.turns import ours
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-LOOKS: Final = 50
+LOOKS: Final = 30
 """How often it is looked, in any number of cycles."""
-NOISE: Final = 4 * 2**20
+NOISE: Final = 6 * 2**20
 PER_CYCLE: Final = 64
 """What resident memory may grow after the warm-up, in bytes: so much in any case, and so much for each cycle."""
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-GPUS: Final = 3
+GPUS: Final = 2
 _TOOL: Final = """
     mode=; read mode <{folder}/{name}.mode
     case "$mode" in
@@ -120,8 +120,8 @@ class Machine:
         power = "nvmlDeviceGetPowerUsage"
         yield Fault(
             "nvml hangs",
-            lambda: self.nvml.set("nvmlDeviceGetUtilizationRates", Answer((1, 1), delay=FOREVER), 2),
-            lambda: self.nvml.unset("nvmlDeviceGetUtilizationRates", 2),
+            lambda: self.nvml.set("nvmlDeviceGetUtilizationRates", Answer((1, 1), delay=FOREVER), 1),
+            lambda: self.nvml.unset("nvmlDeviceGetUtilizationRates", 1),
         )
         yield Fault("nvml odd", lambda: self.nvml.set(power, 2**32 - 1, 0), lambda: self.nvml.set(power, 100_000, 0))
         yield Fault("nvml unplugged", lambda: setattr(self.nvml, "count", 1), lambda: setattr(self.nvml, "count", GPUS))

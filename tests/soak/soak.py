@@ -1,7 +1,7 @@
 """Many sampling cycles of everything at once, while things go wrong at random; nothing may grow.
 
-A cycle is a turn of the clock in which each thread of a real Attachment samples once; every other one a reader of the
-SDK collects. What takes longer belongs to attachments that do so more rarely: servers every 4th cycle, and every 20th
+A cycle is a turn of the clock in which each thread of a real Attachment samples once; every 4th one a reader of the SDK
+collects. What takes longer belongs to attachments that do so more rarely: servers every 4th cycle, and every 20th
 the programs that are started for each sample (rocm-smi, ioreg), with a host whose files lie in a tree.
 Now and then the attachments end and begin anew, under the same provider or another, and the instrumentor itself
 instruments and uninstruments.
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 INTERVAL: Final = 15
 SELDOM: Final = 20
 """Cycles to one sample of what starts programs."""
-COLLECTED: Final = 2
+COLLECTED: Final = 4
 """Cycles to one look of a reader: it may well be slower than the sampler."""
 SOMETIMES: Final = 4
 """Cycles to one sample of what asks servers."""
