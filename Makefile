@@ -7,7 +7,7 @@ INSTALL := pip install --quiet --disable-pip-version-check
 # Debian's pip does not know dependency groups, which came with 25.1.
 PIP := 'pip>=25.1'
 
-.PHONY: help demo check check-oldest otelcol prometheus bench reliability docs format clean
+.PHONY: help demo check check-oldest soak fuzz otelcol prometheus bench reliability docs format clean
 .DELETE_ON_ERROR:
 
 help: ## list these targets
@@ -33,6 +33,12 @@ check: .venv/installed-dev ## everything that CI checks: format, lint, types, im
 
 check-oldest: .venv-oldest/installed ## the tests on the oldest dependencies that are supported
 	$(OLDEST)/pytest
+
+soak: .venv/installed-dev ## 100,000 sampling cycles with faults: nothing may grow; SEED=… repeats one, CYCLES=… makes it shorter
+	$(BIN)/python -m tests.soak --cycles $(or $(CYCLES),100000) $(if $(SEED),--seed $(SEED))
+
+fuzz: .venv/installed-dev ## a million inputs for the parsers of foreign text; INPUTS=… makes them fewer, SEED=… repeats them
+	FUZZ_TURNS=25 FUZZ_INPUTS=$(or $(INPUTS),1000000) $(BIN)/pytest tests/test_fuzz.py -v $(if $(SEED),--hypothesis-seed=$(SEED))
 
 otelcol: ## build the OpenTelemetry Collector that the tests use; needs Go
 	@collector-config/build-otelcol

@@ -28,6 +28,7 @@ _LACKING: Final = {
     "POSSESSIVE_REPEAT": "possessive quantifiers",
 }
 _MOST_TIMES: Final = 1_000
+_LONGEST: Final = 5_000
 _REPEATS: Final = frozenset({"MAX_REPEAT", "MIN_REPEAT"})
 # A set as a whole, an escaped character, the beginning of a group, an open count, the end of the text.
 _TOKENS: Final = re.compile(r"\[\^?\]?(?:\\.|\[:|[^\]\\])*\]?|\\.|\(\?[^):=!<]*[):=!<]?|\{,|\$", re.DOTALL)
@@ -42,6 +43,8 @@ class NotAPattern(ValueError):
 @lru_cache(maxsize=1024)
 def compiled(pattern: str) -> Callable[[str], object]:
     """Return the search for a pattern, whose answer is true where it is found; raises NotAPattern."""
+    if len(pattern) > _LONGEST:
+        raise NotAPattern(f"it has more than {_LONGEST} characters")
     if find_spec("re2") is not None:
         return _by_re2(pattern)
     return _by_python(pattern)

@@ -87,6 +87,11 @@ def sane_attributes(attributes: Mapping[str, object]) -> dict[str, AttributeValu
     return sane
 
 
+def in_one_line(text: str) -> str:
+    """Return a text as it is said to people: what cannot be seen in it is written out."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
 def legible_text(text: str) -> str:
     """Return a text that can be encoded, with a question mark for each byte that could not be read."""
     return text.encode("utf-8", "replace").decode("utf-8")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_sysmetrics import endpoints, values
 from otel_sysmetrics.catalog import KINDS
 from otel_sysmetrics.environment_variables import PREFIX
+from otel_sysmetrics.reading import in_one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -32,7 +33,7 @@ class SettingsError(ValueError):
     def __init__(self, source: str, value: object, expected: str, *, secret: bool = False) -> None:
         text = repr(value)
         shown = "" if secret else f"={text if len(text) <= _SAID else text[:_SAID] + '…'}"
-        super().__init__(f"{source}{shown}: expected {expected}")
+        super().__init__(f"{source}{shown}: expected {in_one_line(expected)}")
 
 
 _READERS: Final[Mapping[str, Callable[[object], object]]] = {

@@ -27,6 +27,7 @@ _DEVICE: Final = re.compile(
 # A set of fnmatch ends at the first bracket that is not its first character.
 _SET: Final = re.compile(r"\[!?\]?[^\]]*\]")
 _MOST_DIGITS: Final = 30
+_LONGEST_GLOB: Final = 1_000  # no tag is half as long
 _LAST_PORT: Final = 65_535
 _MOST_WATTS: Final = 100_000
 
@@ -171,6 +172,8 @@ def globs(value: object) -> tuple[str, ...]:
             raise
         found = tuple(dict.fromkeys(_divided(value, ",")))
     for glob in found:
+        if len(glob) > _LONGEST_GLOB:
+            raise Unreadable(f"globs of at most {_LONGEST_GLOB} characters")
         if not glob.strip("!") or set("[]") & set(_SET.sub("", glob)):
             raise Unreadable(f"globs such as gpu.*.temp (not one: {glob!r})")
     return found

@@ -343,6 +343,20 @@ def test_any_text_in_any_variable_loads_or_is_a_settings_error(environ: dict[str
         assert not reported
 
 
+@pytest.mark.parametrize("name", ["collectors", "openmetrics_filters", "metrics_included", "openmetrics_endpoints"])
+def test_an_error_is_one_line_whatever_stands_in_the_value(name: str) -> None:
+    with pytest.raises(SettingsError) as error:
+        Settings.load(environ={variable(name): '{"x\\ny": "(?\\n"}' if name.startswith("open") else "x\ny[\r\x1b"})
+
+    assert str(error.value).isprintable()
+
+
+def test_a_pattern_and_a_glob_that_nobody_would_write_are_errors() -> None:
+    for name in ("metrics_included", "metrics_excluded", "network_interfaces", "openmetrics_filters"):
+        with pytest.raises(SettingsError, match="characters"):
+            load(**{name: 6000 * "a"})
+
+
 def test_every_setting_has_its_variable_with_its_documentation_and_every_variable_its_setting() -> None:
     declared = {name: value for name, value in vars(environment_variables).items() if name.startswith("OTEL_")}
 

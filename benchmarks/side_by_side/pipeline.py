@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 import time
@@ -130,6 +131,8 @@ def start(side: str, endpoint: str, seconds: float, **settings: Any) -> Exporter
         from otel_sysmetrics import Settings
         from otel_sysmetrics.instrumentor import Attachment
 
+        # On so fast a clock a moment without a CPU is a part that hangs.
+        logging.getLogger("otel_sysmetrics").setLevel(logging.ERROR)
         times = INTERVAL / seconds
         attachment = Attachment(provider, Settings(**settings), clock=FastClock(times))
         attachment.start()

@@ -116,7 +116,7 @@ class TrainiumCollector:
         """Say what was found."""
         hardware = _down(self._report, ("neuron_hardware_info",)) or {}
         kind = hardware.get("neuron_device_type") if isinstance(hardware, dict) else None
-        runtimes = len(list(_reports(self._report or {})))
+        runtimes = sum(found is not None for found in _reports(self._report or {}))
         words = [f"{self._devices} {kind or 'Neuron'} device{'s' * (self._devices != 1)} through {self._path}"]
         return ", ".join([*words, f"{runtimes} runtime{'s' * (runtimes != 1)}"] if self._report is not None else words)
 

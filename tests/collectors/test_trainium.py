@@ -523,6 +523,17 @@ def test_a_runtime_that_uses_nothing_of_a_core_makes_no_0_of_what_another_does_n
     assert values(list(readings(line))) == {"trn.1.neuroncore_utilization": 0}
 
 
+@pytest.mark.parametrize("place", [(), ("report", "neuroncore_counters")])
+def test_a_runtime_with_an_error_makes_no_0_of_what_it_does_not_say(place: tuple[str, ...]) -> None:
+    line = json.loads(report(busy(c0=0), busy(c0=30)))
+    ill = line["neuron_runtime_data"][1]
+    for key in place:
+        ill = ill[key]
+    ill["error"] = "timeout"
+
+    assert values(list(readings(line))) == {}
+
+
 @given(st.text() | json_values.map(json.dumps))
 def test_no_text_makes_the_parser_fail_or_a_0_out_of_nothing(text: str) -> None:
     found = values(list(readings(parse(text) or {})))

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 
 from hypothesis import strategies as st
 
-from tests.fuzz.edits import CHANGES, LENGTH, LOSSES, Form, stretched
+from tests.fuzz.edits import CHANGES, LENGTH, LOSSES, Form, several, stretched
 from tests.tpu import MESSAGES, response
 
 Served: TypeAlias = Mapping[str, bytes]
@@ -32,6 +32,9 @@ _BYTES: Final = (
     b"\x1f",
 )
 _SHAPES: Final = ("int", "text", "listed int", "listed text")
+
+
+_ANY_BYTES: Final = st.binary(max_size=60).map(lambda data: (data,))
 
 
 def changed_bytes(data: bytes, changes: Sequence[tuple[int, int, int]]) -> bytes:
@@ -61,11 +64,11 @@ class Bytes(Form[bytes]):
 
     originals: Sequence[bytes]
 
-    def near(self) -> st.SearchStrategy[bytes]:
+    def near(self) -> st.SearchStrategy[Sequence[bytes]]:
         """Change single bytes and pieces."""
-        return st.builds(changed_bytes, st.sampled_from(self.originals), CHANGES) | st.binary(max_size=60)
+        return several(changed_bytes, st.sampled_from(self.originals), CHANGES) | _ANY_BYTES
 
-    def lacking(self) -> st.SearchStrategy[tuple[bytes, bytes]]:
+    def lacking(self) -> st.SearchStrategy[Sequence[tuple[bytes, bytes]]]:
         """Nothing is known of values in them."""
         return st.nothing()
 
@@ -85,7 +88,7 @@ class Messages(Form[Served]):
 
     originals: Sequence[Rows]
 
-    def near(self) -> st.SearchStrategy[Served]:
+    def near(self) -> st.SearchStrategy[Sequence[Served]]:
         """Change the bytes of one message, or hold numbers in it that cannot be."""
         number = st.integers(-(2**63), 2**63 - 1) | st.floats()
         rows = st.dictionaries(st.integers(0, 2**31) | st.integers(-(2**63), 2**63 - 1), number, max_size=4)
@@ -99,20 +102,11 @@ class Messages(Form[Served]):
             rows,
             st.sampled_from(_SHAPES),
         )
-        changed = st.builds(
-            lambda served, place, changes: {
-                name: changed_bytes(data, changes) if index == place % len(served) else data
-                for index, (name, data) in enumerate(served.items())
-            },
-            self._served() | odd,
-            st.integers(0, 9),
-            CHANGES,
-        )
-        return odd | changed
+        return odd.map(lambda served: (served,)) | several(_changed_message, self._served() | odd, CHANGES)
 
-    def lacking(self) -> st.SearchStrategy[tuple[Served, Served]]:
+    def lacking(self) -> st.SearchStrategy[Sequence[tuple[Served, Served]]]:
         """Take rows, their measures, or only the measures' numbers."""
-        return st.builds(lambda served, losses: (served, _poorer(served, losses)), self._served(), LOSSES)
+        return several(lambda served, losses: (served, _poorer(served, losses)), self._served(), LOSSES)
 
     def long(self) -> st.SearchStrategy[Served]:
         """Make one message long."""
@@ -128,6 +122,11 @@ class Messages(Form[Served]):
             st.sampled_from(self.originals),
             st.sampled_from(_SHAPES),
         )
+
+
+def _changed_message(served: Served, changes: list[tuple[int, int, int]]) -> Served:
+    name = sorted(served)[changes[0][0] % len(served)]
+    return {**served, name: changed_bytes(served[name], changes)}
 
 
 def _encoded(name: str, rows: Mapping[int, float], shape: str) -> bytes:
@@ -160,12 +159,16 @@ class Frames(Form[bytes]):
 
     originals: Sequence[Sequence[Frame]]
 
-    def near(self) -> st.SearchStrategy[bytes]:
+    def near(self) -> st.SearchStrategy[Sequence[bytes]]:
         """Change, repeat, delete and exchange frames; and bytes, which spoils the lengths."""
-        frames = st.builds(_changed_frames, st.sampled_from(self.originals), CHANGES).map(joined)
-        return frames | st.builds(changed_bytes, frames, CHANGES) | st.binary(max_size=60)
+        originals = st.sampled_from(self.originals)
+        return (
+            several(lambda frames, changes: joined(_changed_frames(frames, changes)), originals, CHANGES)
+            | several(lambda frames, changes: changed_bytes(joined(frames), changes), originals, CHANGES)
+            | _ANY_BYTES
+        )
 
-    def lacking(self) -> st.SearchStrategy[tuple[bytes, bytes]]:
+    def lacking(self) -> st.SearchStrategy[Sequence[tuple[bytes, bytes]]]:
         """Nothing: a frame holds no values."""
         return st.nothing()
 
@@ -231,11 +234,11 @@ class Answers(Form[bytes]):
 
     originals: Sequence[bytes]
 
-    def near(self) -> st.SearchStrategy[bytes]:
+    def near(self) -> st.SearchStrategy[Sequence[bytes]]:
         """Change single bytes and pieces."""
         return Bytes(self.originals).near()
 
-    def lacking(self) -> st.SearchStrategy[tuple[bytes, bytes]]:
+    def lacking(self) -> st.SearchStrategy[Sequence[tuple[bytes, bytes]]]:
         """Nothing: what a body says is another parser's."""
         return st.nothing()
 

@@ -2,11 +2,13 @@
 
 A form knows captures of one shape. Its three strategies: `near` changes anything in any way; `lacking` gives a capture
 and the same without some of its values, which are gone or said not to be available; `long` gives one that is large.
+The first two give several inputs at once, since to draw one costs ten times what a parser needs for it.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 from copy import deepcopy
 from dataclasses import dataclass
@@ -15,9 +17,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from hypothesis import strategies as st
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 T_co = TypeVar("T_co", covariant=True)
+S = TypeVar("S")
+R = TypeVar("R")
 
 LENGTH: Final = 65_536
 """Of what is made long, in characters: a parser that takes a second for so many takes hours for some megabytes."""
@@ -68,13 +72,41 @@ LOSSES: Final = st.lists(st.tuples(_PLACE, st.integers(0, len(_NO_VALUES))), min
 STRETCHES: Final = st.tuples(_PLACE, st.sampled_from(_RUNS), st.sampled_from(_ENDS))
 
 
+_ANY_TEXT: Final = st.text(max_size=60).map(lambda text: (text,))
+TURNS: Final = int(os.environ.get("FUZZ_TURNS", "1"))
+"""How many inputs are made of what is drawn once."""
+
+
+def several(
+    make: Callable[[S, list[Any]], R], originals: st.SearchStrategy[S], changes: st.SearchStrategy[list[Any]]
+) -> st.SearchStrategy[Sequence[R]]:
+    """Make of an original as many inputs as there are turns, each with other changes."""
+    return st.builds(
+        lambda original, drawn: tuple(make(original, _turned(drawn, turn)) for turn in range(TURNS)), originals, changes
+    )
+
+
+def _turned(drawn: Any, turn: int) -> Any:  # noqa: ANN401 - changes, or losses, or either by place
+    if isinstance(drawn, list):
+        return [_turned(each, turn) for each in drawn]
+    if not isinstance(drawn, tuple):
+        return drawn
+    place, *rest = drawn
+    if rest and (rest[0] is None or isinstance(rest[0], list)):
+        return (place + turn, _turned(rest[0], turn))
+    # By primes, so that every place meets every change.
+    whats = len(_NO_VALUES) + 1 if len(rest) == 1 else 16
+    turned = ((rest[0] + turn) % whats, *(number + 7 * turn for number in rest[1:]))
+    return (place + 7919 * turn, *turned)
+
+
 class Form(Protocol[T_co]):
     """Captures of one shape, and what can be made of them."""
 
-    def near(self) -> st.SearchStrategy[T_co]:
+    def near(self) -> st.SearchStrategy[Sequence[T_co]]:
         """Make captures with changes."""
 
-    def lacking(self) -> st.SearchStrategy[tuple[T_co, T_co]]:
+    def lacking(self) -> st.SearchStrategy[Sequence[tuple[T_co, T_co]]]:
         """Make captures, each with what is left of it when some values are not there."""
 
     def long(self) -> st.SearchStrategy[T_co]:
@@ -88,13 +120,13 @@ class Texts(Form[str]):
     originals: Sequence[str]
     fields: re.Pattern[str] = NUMBER
 
-    def near(self) -> st.SearchStrategy[str]:
+    def near(self) -> st.SearchStrategy[Sequence[str]]:
         """Delete, repeat, change and exchange words and lines; some texts have nothing in common with a capture."""
-        return st.builds(changed_text, st.sampled_from(self.originals), CHANGES) | st.text(max_size=60)
+        return several(changed_text, st.sampled_from(self.originals), CHANGES) | _ANY_TEXT
 
-    def lacking(self) -> st.SearchStrategy[tuple[str, str]]:
+    def lacking(self) -> st.SearchStrategy[Sequence[tuple[str, str]]]:
         """Take values, or their whole lines."""
-        return st.builds(self._pair, st.sampled_from(self.originals), LOSSES)
+        return several(self._pair, st.sampled_from(self.originals), LOSSES)
 
     def long(self) -> st.SearchStrategy[str]:
         """Put a run of one character, or of a short text, in place of a word."""
@@ -123,14 +155,17 @@ class Documents(Form[str]):
 
     originals: Sequence[str]
 
-    def near(self) -> st.SearchStrategy[str]:
+    def near(self) -> st.SearchStrategy[Sequence[str]]:
         """Delete, repeat, change, rename, wrap and cut; some of them on the text, so that it is no JSON any more."""
-        made = st.builds(changed_document, st.sampled_from(self.originals), CHANGES)
-        return made | st.builds(changed_text, made, CHANGES) | st.text(max_size=60)
+        originals = st.sampled_from(self.originals)
+        spoilt = several(
+            lambda text, changes: changed_text(changed_document(text, changes), changes), originals, CHANGES
+        )
+        return several(changed_document, originals, CHANGES) | spoilt | _ANY_TEXT
 
-    def lacking(self) -> st.SearchStrategy[tuple[str, str]]:
+    def lacking(self) -> st.SearchStrategy[Sequence[tuple[str, str]]]:
         """Take leaves, or say that they are not available."""
-        return st.builds(_poorer_document, st.sampled_from(self.originals), LOSSES)
+        return several(_poorer_document, st.sampled_from(self.originals), LOSSES)
 
     def long(self) -> st.SearchStrategy[str]:
         """Put a run in place of a word."""
@@ -148,15 +183,15 @@ class Trees(Form["Mapping[str, str]"]):
     fields: re.Pattern[str] = NUMBER
     facts: str = "-"
 
-    def near(self) -> st.SearchStrategy[Mapping[str, str]]:
+    def near(self) -> st.SearchStrategy[Sequence[Mapping[str, str]]]:
         """Change some of the texts, or take them away."""
         edits = st.lists(st.tuples(_PLACE, CHANGES), min_size=1, max_size=3)
-        return st.builds(self._changed, st.sampled_from(self.originals), edits)
+        return several(self._changed, st.sampled_from(self.originals), edits)
 
-    def lacking(self) -> st.SearchStrategy[tuple[Mapping[str, str], Mapping[str, str]]]:
+    def lacking(self) -> st.SearchStrategy[Sequence[tuple[Mapping[str, str], Mapping[str, str]]]]:
         """Take values, lines, or whole texts."""
         losses = st.lists(st.tuples(_PLACE, LOSSES | st.none()), min_size=1, max_size=3)
-        return st.builds(self._poorer, st.sampled_from(self.originals), losses)
+        return several(self._poorer, st.sampled_from(self.originals), losses)
 
     def long(self) -> st.SearchStrategy[Mapping[str, str]]:
         """Make one text long."""

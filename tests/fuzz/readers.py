@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import queue
-import socket
-import threading
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -39,6 +36,7 @@ from otel_sysmetrics.sources.processes import WatchedProcess
 from tests.collectors.openmetrics_server import serving
 from tests.fakes import ScriptedClock
 from tests.fuzz.corpus import machine
+from tests.fuzz.speaker import speaking
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -152,41 +150,10 @@ def tpus(served: Mapping[str, bytes]) -> Values:
             rows[name] = wire.values(data)
         with suppress(wire.Malformed):
             wire.supported(data)
-    found: dict[str, float] = {}
+    # Where one row may speak of several devices, which one it speaks of is told by how many rows there are.
     for generation in (chips.UNKNOWN, chips.Generation("v3", 2)):
-        found.update(measured(of_tpu(rows, generation)))
-    return found
-
-
-@contextmanager
-def speaking() -> Iterator[Callable[[bytes], int]]:
-    """Serve bytes as they are: each connection hears what was given last, and then its end. Gives the port."""
-    says: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-
-    def serve() -> None:
-        while True:
-            try:
-                connection, _ = server.accept()
-            except OSError:
-                return
-            with connection, suppress(OSError):
-                connection.settimeout(10)
-                connection.sendall(says.get())
-                connection.shutdown(socket.SHUT_WR)
-                while connection.recv(65_536):
-                    pass
-
-    def say(data: bytes) -> int:
-        says.put(data)
-        port: int = server.getsockname()[1]
-        return port
-
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        yield say
-        server.shutdown(socket.SHUT_RDWR)
-        thread.join(10)
+        measured(of_tpu(rows, generation))
+    return measured(of_tpu(rows, chips.Generation("v4", 1)))
 
 
 @contextmanager
