@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from hypothesis import strategies as st
 
+from tests.fuzz.words import ENDS, NO_VALUES, NO_WORDS, RUNS, VALUES, WORDS
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
@@ -30,46 +32,11 @@ NUMBER: Final = re.compile(r"(?<![\w.:])[-+]?[0-9]+(?:\.[0-9]+)?(?![\w:])")
 """A value in a text where nothing else looks like one."""
 
 _TOKEN: Final = re.compile(r"[0-9]+(?:\.[0-9]+)?|\w+|\n|[^\w\n]")
-_WORDS: Final = (
-    *("N/A", "", "-1", "0", "-0", "1", "65535", "4294967295", "18446744073709551615", "9" * 25, "9" * 400, "9" * 5000),
-    *("1e999", "1e-999", "1e308", "nan", "-inf", "None", "null", "true", "0x1f", "1_000", "1,5", "-50", "201", "0.0"),
-    *("²", "٣", "\ud800", "\0", "\ufeff", "\n", "\r", "\u2028", " ", "\t", '"', "\\", "=", ":", "<", ">", "{", "}"),
-    *("[", "]", "#", "/", "..", "[]", "{}", "[::1", "max", "unknown", "[Not Supported]", "%", "°C", "(", ")", "*"),
-)
-_VALUES: Final[tuple[Any, ...]] = (
-    *(None, True, False, 0, 1, -1, 0.0, -0.0, 2**16 - 1, 2**32 - 1, 2**63, 2**64 - 1, 10**400, 1e308, 5e-324),
-    *(float("nan"), float("inf"), "", "N/A", "0", "-1", "9" * 400, "9" * 5000, "1e999", "nan", "true", "\ud800", "\0"),
-    *([], {}, [[]], [0], ["N/A"], {"value": None}, {"value": "N/A", "unit": "N/A"}, {"error": "x"}, "²", "[::1", 201),
-)
-_NO_VALUES: Final[tuple[Any, ...]] = (None, "N/A", "", "None", "[N/A]", [], {})
-_NO_WORDS: Final = ("N/A", "nan", "-", "?")
-_RUNS: Final = (
-    "1",
-    "0",
-    " ",
-    "a",
-    '"',
-    "\\",
-    "{",
-    "[",
-    "(",
-    "<",
-    ".",
-    ",",
-    "=",
-    "\t",
-    "-",
-    "1,",
-    "a 1\n",
-    "\n",
-    '{"a":',
-)
-_ENDS: Final = ("", "x", "\n", '"')
 
 _PLACE: Final = st.integers(0, 2**20)
 CHANGES: Final = st.lists(st.tuples(_PLACE, st.integers(0, 15), st.integers(0, 999)), min_size=1, max_size=5)
-LOSSES: Final = st.lists(st.tuples(_PLACE, st.integers(0, len(_NO_VALUES))), min_size=1, max_size=5)
-STRETCHES: Final = st.tuples(_PLACE, st.sampled_from(_RUNS), st.sampled_from(_ENDS))
+LOSSES: Final = st.lists(st.tuples(_PLACE, st.integers(0, len(NO_VALUES))), min_size=1, max_size=5)
+STRETCHES: Final = st.tuples(_PLACE, st.sampled_from(RUNS), st.sampled_from(ENDS))
 
 
 _ANY_TEXT: Final = st.text(max_size=60).map(lambda text: (text,))
@@ -95,7 +62,7 @@ def _turned(drawn: Any, turn: int) -> Any:  # noqa: ANN401 - changes, or losses,
     if rest and (rest[0] is None or isinstance(rest[0], list)):
         return (place + turn, _turned(rest[0], turn))
     # By primes, so that every place meets every change.
-    whats = len(_NO_VALUES) + 1 if len(rest) == 1 else 16
+    whats = len(NO_VALUES) + 1 if len(rest) == 1 else 16
     turned = ((rest[0] + turn) % whats, *(number + 7 * turn for number in rest[1:]))
     return (place + 7919 * turn, *turned)
 
@@ -142,8 +109,8 @@ class Texts(Form[str]):
             if not found:
                 break
             start, end = found[place % len(found)].span()
-            if how < len(_NO_WORDS):
-                text = text[:start] + _NO_WORDS[how] + text[end:]
+            if how < len(NO_WORDS):
+                text = text[:start] + NO_WORDS[how] + text[end:]
             else:
                 text = text[: text.rfind("\n", 0, start) + 1] + text[end:].partition("\n")[2]
         return text
@@ -231,7 +198,7 @@ def changed_text(text: str, changes: Sequence[tuple[int, int, int]]) -> str:
     """Return a text with changes: words most of the time, now and then lines or all of it."""
     tokens = _TOKEN.findall(text) or [""]
     for place, what, number in changes:
-        at, word = place % len(tokens), _WORDS[number % len(_WORDS)]
+        at, word = place % len(tokens), WORDS[number % len(WORDS)]
         if what < 7:
             tokens[at] = word
         elif what == 7:
@@ -274,7 +241,7 @@ def changed_document(text: str, changes: Sequence[tuple[int, int, int]]) -> str:
 
 
 def _change(holder: Any, key: Any, what: int, number: int) -> None:  # noqa: ANN401 - of any shape
-    value = deepcopy(_VALUES[number % len(_VALUES)])
+    value = deepcopy(VALUES[number % len(VALUES)])
     if what < 8:
         holder[key] = value
     elif what < 10:
@@ -286,7 +253,7 @@ def _change(holder: Any, key: Any, what: int, number: int) -> None:  # noqa: ANN
     elif isinstance(holder, list):
         holder.insert(key, holder[key] if what < 14 else value)
     else:
-        holder[_WORDS[number % len(_WORDS)] if what < 14 else f"{key}{number % 3}"] = holder.pop(key)
+        holder[WORDS[number % len(WORDS)] if what < 14 else f"{key}{number % 3}"] = holder.pop(key)
 
 
 def _poorer_document(text: str, losses: list[tuple[int, int]]) -> tuple[str, str]:
@@ -295,8 +262,8 @@ def _poorer_document(text: str, losses: list[tuple[int, int]]) -> tuple[str, str
         holder, key = _walk(document, place, leaves=True)
         if holder is None:
             continue
-        if how < len(_NO_VALUES):
-            holder[key] = deepcopy(_NO_VALUES[how])
+        if how < len(NO_VALUES):
+            holder[key] = deepcopy(NO_VALUES[how])
         elif isinstance(holder, dict):
             del holder[key]
     return text, json.dumps(document)

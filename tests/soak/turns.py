@@ -52,7 +52,7 @@ class Turns:
             self._turn.notify_all()
 
     def _is_busy(self) -> bool:
-        if min(self._until.values(), default=0.0) <= self._now:
+        if any(until <= self._now for until in self._until.values()):
             return True
         return any(self._until.get(thread.ident or 0, 0.0) <= self._now for thread in ours())
 
