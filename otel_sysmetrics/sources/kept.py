@@ -36,6 +36,7 @@ class Kept:
             raise StartFailed(f"cannot be given more than {_MOST_STDIN} bytes to read")
         self._owner = os.getpid()
         self._gone = False
+        _collect()
         python = interpreter()
         self._is_kept = python is not None
         command = [python, "-I", "-S", _KEEPER, str(self._owner), str(len(stdin)), *arguments] if python else arguments
@@ -97,6 +98,8 @@ class Kept:
             self._wait(seconds)
         if self.gone():
             self._close_pipes()
+        elif self not in _lingering:
+            _lingering.append(self)
 
     def _wait(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
@@ -109,6 +112,18 @@ class Kept:
             setattr(self, name, -1)  # first, so that nobody closes a number that is somebody else's by now
             if descriptor >= 0:
                 os.close(descriptor)
+
+
+# What took longer to end than anybody waited; nobody else would collect it, and a zombie would stay.
+_lingering: Final[list[Kept]] = []
+
+
+def _collect() -> None:
+    for kept in tuple(_lingering):
+        if kept.gone():
+            kept._close_pipes()  # noqa: SLF001 - our own
+            with suppress(ValueError):  # another thread was faster
+                _lingering.remove(kept)
 
 
 def interpreter() -> str | None:

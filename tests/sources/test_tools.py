@@ -15,6 +15,7 @@ import pytest
 
 from otel_sysmetrics.sources.tools import Feed, Tool, ToolError, ToolFailed, find
 from tests.fakes import PATIENCE, REPOSITORY, run_script
+from tests.parts import children_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -164,6 +165,21 @@ class TestFind:
 
 
 class TestFeed:
+    def test_one_that_ends_late_is_collected_when_the_next_begins(self, tmp_path: Path) -> None:
+        others = children_of(os.getpid())
+        feed = Feed([program(tmp_path, "echo here; exec sleep 1000")])
+        (keeper,) = children_of(os.getpid()) - others
+        assert lines(feed) == ["here"]
+        os.kill(keeper, signal.SIGSTOP)
+        feed.close()
+        assert keeper in children_of(os.getpid())
+        os.kill(keeper, signal.SIGCONT)
+        assert comes_true(lambda: not alive(keeper))
+
+        following = Feed([program(tmp_path, "exec sleep 1000")])
+        assert keeper not in children_of(os.getpid())
+        following.close()
+
     def test_lines_come_as_they_are_written(self, tmp_path: Path) -> None:
         feed = Feed([program(tmp_path, "cat; echo second; exec sleep 1000")], "first\n")
 
