@@ -156,9 +156,14 @@ class Pipeline:
     def _start_in_child(self) -> None:
         if threading.Event().wait(CHILD_DELAY) or not child_reports(self._settings.children):
             return
+        attach = self._attach
+        if attach is None:
+            return
         try:
             self._build(forked=True)
-            self._attachment = self._attach(self.provider) if self._attach else None
+            self._attachment = attach(self.provider)
+            if self._attach is None and self._attachment is not None:  # uninstrumented meanwhile
+                self._attachment.stop()
         except Exception as error:  # noqa: BLE001 - whatever the SDK raises, the child's own work goes on
             _log.warning("otel-sysmetrics is off in process %d: %s", os.getpid(), without_secrets(str(error)))
 
@@ -177,10 +182,7 @@ def configure(settings: Settings | None = None, **keywords: object) -> MeterProv
     instrumentor = SysMetricsInstrumentor()
 
     def attach(provider: MeterProvider) -> Reporting | None:
-        if instrumentor.is_instrumented_by_opentelemetry:
-            instrumentor.uninstrument()
-        instrumentor.instrument(meter_provider=provider, settings=chosen, on_stop=pipeline.supersede)
-        return instrumentor.attachment
+        return instrumentor.report_on(provider, chosen, pipeline.supersede)
 
     pipeline = Pipeline(chosen)
     pipeline.start(attach)

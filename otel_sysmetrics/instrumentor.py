@@ -209,21 +209,35 @@ class SysMetricsInstrumentor(BaseInstrumentor):  # type: ignore[misc] # untyped 
         self.attachment.start()
 
     def _uninstrument(self, **_kwargs: Any) -> None:  # noqa: ANN401 - the signature is OpenTelemetry's
+        if self._on_stop is not None:
+            self._on_stop()
         attachment, self.attachment = self.attachment, None
         if attachment is not None:
             attachment.stop()
-        if self._on_stop is not None:
-            self._on_stop()
+
+    def report_on(self, provider: MeterProvider, settings: Settings, on_stop: Callable[[], None]) -> Attachment | None:
+        """Report on a provider of ours in place of another, or in a forked child on the one that was made for it."""
+        chosen = {"meter_provider": provider, "settings": settings, "on_stop": on_stop}
+        if self.is_instrumented_by_opentelemetry and self.attachment is None and self._on_stop == on_stop:
+            self._instrument(**chosen)
+            return self.attachment
+        if self.is_instrumented_by_opentelemetry:
+            self.uninstrument()
+        self.instrument(**chosen)
+        return self.attachment
 
     def after_fork(self) -> None:
-        """Begin anew in a forked child: no thread of the parent lives here, and its locks may be held for ever."""
+        """Begin anew in a forked child: no thread of the parent lives here, and its locks may be held for ever.
+
+        Where the maker of our own provider is about to make another one, `uninstrument()` prevents it already.
+        """
         self._lanes = Lanes()
         attachment = self.attachment
         if attachment is None:
             return
         if attachment.own:
             self.attachment = None
-            self._is_instrumented_by_opentelemetry = False
+            self._is_instrumented_by_opentelemetry = attachment.settings.children != "never"
         else:
             attachment.after_fork(self._lanes)
 

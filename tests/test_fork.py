@@ -37,6 +37,7 @@ CASES: dict[str, tuple[str, str, dict[str, str]]] = {
     "short-lived": ("short-lived", "http/protobuf", {}),
     "twice": ("twice", "http/protobuf", {}),
     "silenced": ("silenced", "http/protobuf", {}),
+    "silenced-in-the-child": ("silenced-in-the-child", "http/protobuf", {}),
     "fork": ("fork", "http/protobuf", AT_THE_END),
     "spawn": ("spawn", "http/protobuf", AT_THE_END),
     "forkserver": ("forkserver", "http/protobuf", AT_THE_END),
@@ -195,6 +196,11 @@ def test_configured_twice_a_child_reports_once(told: Mapping[str, Told]) -> None
 def test_a_child_forked_after_uninstrument_is_silent(told: Mapping[str, Told]) -> None:
     """What was switched off in the parent stays off in its children."""
     assert len(told["silenced"].streams) == 1, told["silenced"].program.tell()
+
+
+def test_a_child_that_is_uninstrumented_before_it_reports_is_silent(told: Mapping[str, Told]) -> None:
+    """Its parent reports, and so does a child that calls configure() in that time, once."""
+    assert len(told["silenced-in-the-child"].streams) == 2, told["silenced-in-the-child"].program.tell()
 
 
 @pytest.mark.parametrize("case", ["fork", "spawn", "forkserver"])

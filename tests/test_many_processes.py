@@ -92,7 +92,7 @@ def gunicorn(backend: Otelcol, tmp_path: Path, request: pytest.FixtureRequest) -
     server.stop()
 
 
-def test_four_workers_of_gunicorn_are_one_host_and_themselves(backend: Otelcol, gunicorn: Gunicorn) -> None:
+def test_case_139_four_workers_of_gunicorn_are_one_host_and_themselves(backend: Otelcol, gunicorn: Gunicorn) -> None:
     """One stream of each host tag, one of each process tag per worker; also after kill -9 and a reload."""
     watch = Watch(backend)
 

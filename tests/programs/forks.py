@@ -126,6 +126,23 @@ def silenced() -> None:
     wait(fork(lambda: live(2.5)))
 
 
+def silenced_in_the_child() -> None:
+    """Fork a child that is uninstrumented at once, before it has begun to report, and one that configures at once."""
+
+    def quiet() -> None:
+        SysMetricsInstrumentor().uninstrument()
+        live(2.5)
+
+    def anew() -> None:
+        configure()
+        live(2.5)
+
+    configure()
+    children = [fork(quiet), fork(anew)]
+    live(1.5, 0)
+    wait(*children)
+
+
 def of_multiprocessing(method: str) -> None:
     """Start a multiprocessing child; a forked one reports by itself, others configure."""
     configure()
@@ -172,6 +189,7 @@ WAYS: dict[str, Callable[[], None]] = {
     "short-lived": short_lived,
     "twice": twice,
     "silenced": silenced,
+    "silenced-in-the-child": silenced_in_the_child,
     "fork": lambda: of_multiprocessing("fork"),
     "spawn": lambda: of_multiprocessing("spawn"),
     "forkserver": lambda: of_multiprocessing("forkserver"),
