@@ -54,12 +54,13 @@ class FetchError(Exception):
 def fetch(endpoint: Endpoint, headers: Mapping[str, str], seconds: float) -> Iterator[bytes]:
     """Yield what an endpoint answers, unpacked, in pieces of at most 64 KiB; raises FetchError.
 
-    `headers` are sent beside the endpoint's own. `seconds` is for all of it, however slowly the answer drips.
-    What was yielded before an error is not the whole.
+    `headers` are sent beside the endpoint's own. `seconds` is for all of it, however slowly the answer drips, and for
+    what the reader makes of it between two pieces. What was yielded before an error is not the whole.
     """
+    deadline = Deadline(seconds)
     try:
-        with _open(endpoint, headers, Deadline(seconds)) as response:
-            yield from _bounded(_pieces(response), endpoint.body_limit)
+        with _open(endpoint, headers, deadline) as response:
+            yield from _bounded(_pieces(response), endpoint.body_limit, deadline)
     except FetchError:
         raise
     except Exception as error:  # noqa: BLE001 - a server can bring the standard library to many exceptions
@@ -156,26 +157,29 @@ def _raw(response: http.client.HTTPResponse) -> Iterator[bytes]:
 
 
 def _unpacked(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Unpack gzip in small steps: one megabyte can unpack to one gigabyte."""
+    """Unpack gzip, each of its members, in small steps: one megabyte can unpack to one gigabyte."""
     unpacker = zlib.decompressobj(_GZIP)
     for piece in pieces:
         rest = piece
-        while rest and not unpacker.eof:
+        while rest:
+            if unpacker.eof:
+                unpacker = zlib.decompressobj(_GZIP)
             if unpacked := unpacker.decompress(rest, CHUNK):
                 yield unpacked
-            rest = unpacker.unconsumed_tail
+            rest = unpacker.unconsumed_tail or unpacker.unused_data
     while not unpacker.eof and (unpacked := unpacker.decompress(b"", CHUNK)):
         yield unpacked
     if not unpacker.eof:
         raise FetchError("an answer that is cut short", passing=True)
 
 
-def _bounded(pieces: Iterator[bytes], limit: int) -> Iterator[bytes]:
+def _bounded(pieces: Iterator[bytes], limit: int, deadline: Deadline) -> Iterator[bytes]:
     size = 0
     for piece in pieces:
         size += len(piece)
         if size > limit:
             raise FetchError(f"an answer of more than {limit} bytes")
+        deadline.left()  # what has arrived is not free: 60 MB of gzip are half a minute of lines
         yield piece
 
 

@@ -20,11 +20,13 @@ from otel_sysmetrics.collector import Unavailable, parts
 from otel_sysmetrics.endpoints import Endpoint
 from otel_sysmetrics.runner import Runner
 from otel_sysmetrics.settings import Settings, SettingsError
+from otel_sysmetrics.sources.http import FetchError, fetch
 from otel_sysmetrics.sources.reported import report
 from otel_sysmetrics.spec import Kind
 from tests.collectors.openmetrics_server import Handler, serving
 from tests.collectors.test_contract import context
 from tests.fakes import Desk, ScriptedClock
+from tests.parts import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -109,6 +111,70 @@ def test_case_105_an_answer_that_drips_is_over_at_the_deadline(head: str) -> Non
     with serving(drip) as server:
         assert trouble(server.url, timeout=0.4) == "no whole answer within 0.4 s"
         assert time.monotonic() - begun < 3
+
+
+def packed(body: bytes, encoding: str) -> bytes:
+    """Pack a body as an encoding says: whole, or in many members."""
+    if encoding == "identity":
+        return body
+    step = len(body) if encoding == "gzip" else 20_000
+    return b"".join(gzip.compress(body[start : start + step]) for start in range(0, len(body), step))
+
+
+ENCODINGS: Final = {"identity": "identity", "gzip": "gzip", "gzip of many members": "gzip"}
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_case_105_what_has_arrived_is_given_within_the_deadline_only(encoding: str) -> None:
+    """A reader that takes long over a piece gets no further one, though nothing more has to be received."""
+    body = packed(200_000 * b"a 1\n", encoding)
+    with serving(lambda request: request.say(body, Content_Encoding=ENCODINGS[encoding])) as server:
+        begun = time.monotonic()
+        pieces = fetch(Endpoint(server.url), {}, 1)
+        assert next(pieces).startswith(b"a 1\n")
+        assert until(lambda: time.monotonic() > begun + 1.1)
+        with pytest.raises(FetchError, match="no whole answer within 1 s"):
+            next(pieces)
+
+
+def test_case_105_unpacking_and_reading_lines_are_within_the_deadline() -> None:
+    """Lines that all would take about ten seconds."""
+    body = gzip.compress(30_000_000 * b"-\n")
+    with serving(lambda request: request.say(body, Content_Encoding="gzip")) as server:
+        begun = time.thread_time()
+        assert trouble(server.url, timeout=0.3) == "no whole answer within 0.3 s"
+        assert time.thread_time() - begun < 3
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("length", [1, 20_000, 300_000])
+def test_an_answer_is_given_whole_however_it_is_packed(encoding: str, length: int) -> None:
+    """Servers that append to a compressed page send several members, which are one text."""
+    body = bytes(number % 251 for number in range(length))
+    answer = packed(body, encoding)
+    with serving(lambda request: request.say(answer, Content_Encoding=ENCODINGS[encoding])) as server:
+        assert b"".join(fetch(Endpoint(server.url), {}, 20)) == body
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"", "an answer that is cut short"),
+        (gzip.compress(b"a 1\n")[:-1], "an answer that is cut short"),
+        (2 * gzip.compress(b"a 1\n") + gzip.compress(b"b 1\n")[:12], "an answer that is cut short"),
+        (b"a 1\n", "what it sends is no gzip"),
+        (gzip.compress(b"a 1\n") + b"b 1\n", "what it sends is no gzip"),
+    ],
+)
+def test_gzip_that_is_not_whole_gives_nothing(body: bytes, words: str) -> None:
+    with serving(lambda request: request.say(body, Content_Encoding="gzip")) as server:
+        assert trouble(server.url) == words
+
+
+def test_case_112_many_small_members_are_too_big_together() -> None:
+    body = 100 * gzip.compress(1000 * b"\n")
+    with serving(lambda request: request.say(body, Content_Encoding="gzip")) as server:
+        assert trouble(server.url, body_limit=50_000) == "an answer of more than 50000 bytes"
 
 
 def test_an_answer_that_is_cut_short_gives_nothing() -> None:
