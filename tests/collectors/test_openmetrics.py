@@ -78,6 +78,39 @@ def test_a_series_has_its_own_name_labels_kind_and_unit() -> None:
     assert colon.attributes == {"openmetrics.metric": "a:b"}
 
 
+@pytest.mark.parametrize(
+    "names", [("UPPER", "upper", "Upper"), ("a:b", "a_b", "a-b"), ("a:b", "A:B"), ("q.\u00fc", "Q.\u00dc", "q._")]
+)
+def test_names_that_meet_differ_by_their_attribute(names: tuple[str, ...]) -> None:
+    """Names of one spelling but for capitals, or for characters that are not legal, are one to the SDK."""
+    desk = Desk()
+    page = "".join(f'{{"{name}"}} {value}\n' for value, name in enumerate(names))
+    with serving(page) as server:
+        endpoint = collector(server.url)
+        for _ in range(2):
+            desk.give(*endpoint.sample())
+    points = desk.ask()
+
+    assert sorted(point.value for point in points) == list(range(len(names)))
+    assert len({(point.name.lower(), *point.attributes.items()) for point in points}) == len(names)
+    assert all(
+        point.attributes.get("openmetrics.metric", names[int(point.value)]) == names[int(point.value)]
+        for point in points
+    )
+
+
+def test_a_name_that_met_another_keeps_its_attribute() -> None:
+    """A series is the same from one scrape to the next, also where the other name is gone or comes in turn with it."""
+    with serving("") as server:
+        endpoint = collector(server.url)
+        given = []
+        for page in ("a 1\nb 1\n", "A 1\n", "a 1\nb 1\n", "a 1\nA 2\n"):
+            server.answer = saying(page)
+            given.append([each.attributes.get("openmetrics.metric") for each in endpoint.sample()])
+
+    assert given == [[None, None], ["A"], ["a", None], ["a", "A"]]
+
+
 def test_a_counter_keeps_the_endpoints_total_and_goes_on_over_a_reset() -> None:
     desk = Desk()
     with serving("# TYPE c counter\nc 100\n") as server:
