@@ -1,9 +1,8 @@
-"""Endpoints over real HTTP, and the GPUs of a dcgm-exporter."""
+"""Endpoints over real HTTP."""
 
 from __future__ import annotations
 
 import gzip
-import json
 import logging
 import shutil
 import ssl
@@ -15,13 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from otel_sysmetrics.catalog import gpu
 from otel_sysmetrics.collector import Unavailable, parts
 from otel_sysmetrics.endpoints import Endpoint
 from otel_sysmetrics.runner import Runner
 from otel_sysmetrics.settings import Settings, SettingsError
 from otel_sysmetrics.sources.http import FetchError, fetch
-from otel_sysmetrics.sources.reported import report
 from otel_sysmetrics.spec import Kind
 from tests.collectors.openmetrics_server import Handler, serving
 from tests.collectors.test_contract import context
@@ -37,7 +34,6 @@ if TYPE_CHECKING:
     from tests.collectors.openmetrics_server import Answer
 
 PREFIX: Final = "OTEL_PYTHON_SYSMETRICS_"
-GPU: Final = 'gpu="{}",UUID="GPU-{}",device="nvidia{}",modelName="NVIDIA H100",{}="node-a"'
 
 
 def collector(url: str | None = None, dcgm: str | None = None, **others: Any) -> Collector:  # noqa: ANN401 - an Endpoint's
@@ -350,110 +346,6 @@ def test_a_private_authority_is_trusted_where_it_is_named(tmp_path: Path) -> Non
         assert scrape(url, ca_file=certificate) == {"openmetrics.ep.a": 1}
         assert trouble(url).startswith("certificate: self")
         assert trouble(url, ca_file=key) == "ca_file cannot be read"
-
-
-def dcgm_page(node: str = "Hostname") -> str:
-    fields = (
-        *(("DEV_GPU_TEMP", 41), ("DEV_POWER_USAGE", 350), ("DEV_POWER_MGMT_LIMIT", 700), ("DEV_FB_USED", 100)),
-        *(("DEV_FB_FREE", 280), ("DEV_FB_RESERVED", 20), ("PROF_SM_ACTIVE", 0.5), ("DEV_GPU_UTIL", 4294967295)),
-        *(("DEV_TOTAL_ENERGY_CONSUMPTION", 5000), ("PROF_PCIE_TX_BYTES", 9223372036854775792)),
-    )
-    return "".join(f"DCGM_FI_{name}{{{GPU.format(0, 'a', 0, node)}}} {value}\n" for name, value in fields)
-
-
-EXPECTED: Final = {
-    "gpu.0.temp": 41,
-    "gpu.0.powerWatts": 350,
-    "gpu.0.enforcedPowerLimitWatts": 700,
-    "gpu.0.powerPercent": 50,
-    "gpu.0.memoryAllocatedBytes": 100 * 2**20,
-    "gpu.0.memoryAllocated": 25,
-    "gpu.0.smActive": 50,
-    "gpu.0.energyJoules": 5,
-}
-
-
-@pytest.mark.parametrize("node", ["Hostname", "hostname", "node", "instance"])
-def test_a_page_of_dcgm_exporter_becomes_the_tags_of_its_gpus(node: str) -> None:
-    with serving(dcgm_page(node)) as server:
-        readings = tuple(collector(dcgm=f"{server.url}/metrics").sample())
-
-    assert by_name(readings) == EXPECTED
-    for reading in readings:
-        assert reading.attributes == {"hw.id": "GPU-a", "hw.name": "NVIDIA H100", "host.name": "node-a"}
-        assert reading.labels == {"gpu": 0}
-
-
-def test_a_query_to_prometheus_gives_the_same() -> None:
-    result = []
-    for line in dcgm_page().splitlines():
-        name, _, rest = line.partition("{")
-        labels, _, value = rest.rpartition("} ")
-        pairs = (label.split("=") for label in labels.split(","))
-        metric = {"__name__": name, "instance": "10.0.0.1:9400"} | {key: text.strip('"') for key, text in pairs}
-        result.append({"metric": metric, "value": [1700000000, value]})
-    answer = {"status": "success", "data": {"resultType": "vector", "result": [*result, {"metric": 3}]}}
-    with serving(json.dumps(answer)) as server:
-        url = f"{server.url}/prefix/api/v1/query?query=%7Bjob%3D%22dcgm%22%7D"
-        assert by_name(collector(dcgm=url).sample()) == EXPECTED
-        assert server.seen[0][0] == "/prefix/api/v1/query?query=%7Bjob%3D%22dcgm%22%7D"
-        server.answer = lambda request: request.say('{"data": {"resultType": "scalar", "result": [1, "2"]}}')
-        with pytest.raises(Unavailable, match="no instant vector"):
-            tuple(collector(dcgm=url).sample())
-
-
-@pytest.mark.parametrize("value", [10**400, True, None, {}, "1_0", "9" * 5000])
-def test_a_value_that_is_none_costs_its_row_of_the_reply(value: object) -> None:
-    rows = [
-        {"metric": {"__name__": f"DCGM_FI_DEV_{field}", "gpu": "0"}, "value": [1, each]}
-        for field, each in (("GPU_TEMP", value), ("GPU_UTIL", "12"))
-    ]
-    with serving(json.dumps({"data": {"resultType": "vector", "result": rows}})) as server:
-        assert by_name(collector(dcgm=f"{server.url}/api/v1/query").sample()) == {"gpu.0.gpu": 12}
-
-
-@pytest.mark.parametrize("label", [f'gpu="{5000 * "1"}"', 'gpu="2",instance="[::1"', 'gpu="2",instance="\u2100:80"'])
-def test_an_odd_label_of_one_gpu_costs_no_other_one(label: str) -> None:
-    page = f'DCGM_FI_DEV_GPU_TEMP{{{label}}} 41\nDCGM_FI_DEV_GPU_TEMP{{gpu="1"}} 42\n'
-    with serving(page) as server:
-        found = {
-            reading.labels["gpu"]: reading.value for reading in collector(dcgm=server.url).sample() if reading.value
-        }
-
-    assert len(found) == 2
-    assert found[1] == 42
-
-
-def test_a_gpu_that_nvml_shows_here_comes_once() -> None:
-    with serving(dcgm_page()) as server:
-        exporter = collector(dcgm=server.url)
-        report("nvidia", ["gpu-A"])
-        try:
-            assert by_name(exporter.sample()) == {}
-        finally:
-            report("nvidia", ())
-        assert by_name(exporter.sample()) == EXPECTED
-
-
-def test_a_mig_instance_has_its_own_tags() -> None:
-    labels = GPU.format(2, "m", 2, "Hostname") + ',GPU_I_PROFILE="1g.10gb",GPU_I_ID="7"'
-    body = (
-        f"DCGM_FI_DEV_FB_USED{{{labels}}} 10\nDCGM_FI_DEV_FB_FREE{{{labels}}} 30\nDCGM_FI_DEV_GPU_TEMP{{{labels}}} 3\n"
-    )
-    with serving(body) as server:
-        assert by_name(collector(dcgm=server.url).sample()) == {
-            "gpu.2.mig.7.memoryAllocatedBytes": 10 * 2**20,
-            "gpu.2.mig.7.memoryAllocated": 25,
-        }
-
-
-def test_gpus_of_two_nodes_share_a_tag_and_differ_by_host() -> None:
-    other = dcgm_page().replace("node-a", "node-b").replace("GPU-a", "GPU-b")
-    with serving(dcgm_page() + other) as server:
-        readings = tuple(collector(dcgm=server.url).sample())
-
-    hosts = {reading.attributes["host.name"] for reading in readings if reading.spec is gpu.TEMPERATURE}
-    assert hosts == {"node-a", "node-b"}
 
 
 def test_with_nothing_named_there_is_no_part() -> None:
