@@ -244,7 +244,7 @@ def _told(error: BaseException, seconds: float) -> FetchError:
         return _refused(error)
     for kind, words in _WORDS:
         if isinstance(error, kind):
-            text = words(error).replace("{seconds:g}", f"{seconds:g}")
+            text = words(error).replace("{seconds:g}", f"{round(seconds, 2):g}")
             return FetchError(text, passing=kind in _PASSING_ERRORS)
     return FetchError(f"an answer that cannot be understood: {type(error).__name__}")
 

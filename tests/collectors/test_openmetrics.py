@@ -206,6 +206,25 @@ def test_case_112_many_small_members_are_too_big_together() -> None:
         assert trouble(server.url, body_limit=50_000) == "an answer of more than 50000 bytes"
 
 
+def test_an_endpoint_may_be_slower_than_the_interval() -> None:
+    """Its time-out holds, also where `sample` makes the interval as short as its window."""
+
+    def slowly(request: Handler) -> None:
+        time.sleep(0.5)
+        request.say("a 1\n")
+
+    with serving(slowly) as server:
+        assert scrape(server.url, sampling_interval=0.1) == {"openmetrics.ep.a": 1}
+        assert trouble(server.url, timeout=0.1234567) == "no whole answer within 0.12 s"
+
+
+def test_attempts_are_over_within_the_interval() -> None:
+    """What would be asked again is not, once the interval is over."""
+    with serving(lambda request: request.say("", 503)) as server:
+        assert trouble(server.url, sampling_interval=0.1, timeout=20) == "HTTP 503"
+        assert len(server.seen) == 1
+
+
 def test_an_answer_that_is_cut_short_gives_nothing() -> None:
     with serving(lambda request: request.say("a 1\n", Content_Length="100")) as server:
         assert trouble(server.url) == "an answer that is cut short"
