@@ -168,6 +168,8 @@ def _filter(entry: object) -> tuple[str, tuple[tuple[str, str], ...]]:
         isinstance(pair, tuple) and [type(item) for item in pair] == [str, str] for pair in found
     ):
         raise Unreadable(_FILTERS)
+    if any(not label for label, _ in found):
+        raise Unreadable(f"labels that have a name (not so for {pattern!r})")
     for text in (pattern, *(wanted for _, wanted in found)):
         try:
             patterns.compiled(text)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from otel_sysmetrics.cli.relabelling import KEPT, OURS, OWN, rules
+from otel_sysmetrics.cli.relabelling import KEPT, OURS, OWN, rules, target_rules
 from otel_sysmetrics.cli.secrets import Variable, Variables, authorization
 from otel_sysmetrics.collectors.openmetrics.endpoint import UNITS
 from otel_sysmetrics.collectors.openmetrics.exposition import BLANKS
@@ -102,6 +102,7 @@ class ScrapeConfig:
             "fallback_scrape_protocol": "PrometheusText0.0.4",
             "metric_name_escaping_scheme": "underscores",
             "static_configs": [{"targets": [address]}],
+            "relabel_configs": target_rules(),
             "metric_relabel_configs": rules(name, target, settings.openmetrics_filters),
         }
 

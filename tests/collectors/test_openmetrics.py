@@ -403,7 +403,9 @@ def test_a_wrong_endpoint_is_off_and_named_and_the_others_go_on(entry: str) -> N
         Settings.load(environ={PREFIX + "OPENMETRICS_ENDPOINTS": f'{{"bad": {entry}}}'})
 
 
-@pytest.mark.parametrize("text", ["(", "a(?=b)", r"(a)\1", '["a", "("]', '{"a": {"l": "("}}', '{"a": 3}', "a++"])
+@pytest.mark.parametrize(
+    "text", ["(", "a(?=b)", r"(a)\1", '["a", "("]', '{"a": {"l": "("}}', '{"a": {"": ".*"}}', r"\C", '{"a": 3}', "a++"]
+)
 def test_case_120_a_wrong_filter_is_one_error_and_switches_all_endpoints_off(text: str) -> None:
     settings, (said,) = load(openmetrics_filters=text, openmetrics_endpoints='{"a": "http://a"}')
 
