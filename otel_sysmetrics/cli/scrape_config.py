@@ -188,14 +188,14 @@ def _transform(name: str) -> Node:
         f'set(attributes["{label}"], attributes["{aside}"]) where attributes["{aside}"] != nil'
         for label, aside in OWN.items()
     ]
-    prefix = "openmetrics." + re.sub(_ILLEGAL, "_", name)
+    endpoint = json.dumps(name, ensure_ascii=False)
     return {
         "metric_statements": [
             {
                 "context": "datapoint",
                 "statements": [
                     f'set(attributes["openmetrics.metric"], metric.name) where IsMatch(metric.name, {illegal})',
-                    f'set(attributes["openmetrics.endpoint"], {json.dumps(name, ensure_ascii=False)})',
+                    f'set(attributes["openmetrics.endpoint"], {endpoint})',
                     *restored,
                     f'delete_matching_keys(attributes, "^{OURS}({"|".join(("kept", *OWN))})$")',
                 ],
@@ -203,8 +203,8 @@ def _transform(name: str) -> Node:
             {
                 "context": "metric",
                 "statements": [
+                    f'set(name, Concat(["openmetrics", {endpoint}, name], "."))',
                     f'replace_pattern(name, {illegal}, "_")',
-                    f'set(name, Concat([{json.dumps(prefix)}, name], "."))',
                     *(f'set(unit, "{ours}") where unit == "{word}"' for word, ours in UNITS.items()),
                 ],
             },
