@@ -69,9 +69,10 @@ def url(value: object) -> str | None:
     try:
         parsed = urlsplit(value.strip())
         port = parsed.port
+        host = (parsed.hostname or "").encode("idna")  # raises for labels that are empty or too long
     except ValueError:
         raise Unreadable(expected) from None
-    if parsed.scheme not in {"http", "https"} or not parsed.hostname or port == 0:
+    if parsed.scheme not in {"http", "https"} or not host or port == 0:
         raise Unreadable(expected)
     return value.strip()
 
@@ -194,6 +195,17 @@ def _map(value: object, expected: str) -> dict[str, Any]:
 
 def _json(text: str, expected: str) -> object:
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_once_each)
+    except Unreadable:
+        raise
     except (RecursionError, ValueError):
         raise Unreadable(expected) from None
+
+
+def _once_each(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in found if keys.count(key) > 1)
+        raise Unreadable(f"each key once (not so for {twice!r})")
+    return found

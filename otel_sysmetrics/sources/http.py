@@ -15,7 +15,7 @@ import zlib
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final
 from urllib.error import HTTPError, URLError
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
 from urllib.request import (
     AbstractHTTPHandler,
     HTTPDefaultErrorHandler,
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 CHUNK: Final = 65_536
 _GZIP: Final = 31  # zlib's word for a gzip header and trailer
 _PASSING: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
+_SCHEMES: Final = frozenset({"http", "https"})
 _MOST_REDIRECTS: Final = 5
 _MOST_TOKEN: Final = 65_536
 # Old servers answer 406 to what does not name their own type literally.
@@ -99,10 +100,18 @@ class _Redirects(HTTPRedirectHandler):
         target = super().redirect_request(request, *about)
         if target is None:
             return None
-        own = self._secrets if _origin(target.full_url) == self._origin else {}
-        return Request(target.full_url, headers={**_common(), **own})  # noqa: S310 - urllib follows to HTTP only
+        url, given = _without_user(target.full_url)
+        own = self._secrets if _origin(url) == self._origin else {}
+        return Request(url, headers={**_common(), **given, **own})  # noqa: S310 - to HTTP only, see above
 
-    http_error_308 = HTTPRedirectHandler.http_error_302  # not in Python 3.10
+    def http_error_302(self, request: Request, response: Any, code: int, reason: str, headers: Any) -> Any:  # noqa: ANN401 - urllib's own
+        """Follow to HTTP; what urllib would refuse or leave looks to its caller as if there were too many."""
+        if not _leads_to_http(request.full_url, headers.get("Location")):
+            response.close()
+            raise FetchError("a redirect to what is no address of HTTP")
+        return super().http_error_302(request, response, code, reason, headers)
+
+    http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
 
 
 class _Proxies(ProxyHandler):
@@ -130,9 +139,7 @@ def _open(endpoint: Endpoint, headers: Mapping[str, str], deadline: Deadline) ->
     ):
         opener.add_handler(handler)
     request = Request(url, headers={**_common(), **secrets})  # noqa: S310 - the settings admit HTTP only
-    response: http.client.HTTPResponse | None = opener.open(request, timeout=deadline.left())
-    if response is None:
-        raise FetchError("a redirect to what is not HTTP")
+    response: http.client.HTTPResponse = opener.open(request, timeout=deadline.left())
     return response
 
 
@@ -210,6 +217,14 @@ def _without_user(url: str) -> tuple[str, dict[str, str]]:
 def _origin(url: str) -> tuple[str, str | None, int]:
     parsed = urlsplit(url)
     return parsed.scheme, parsed.hostname, parsed.port or (443 if parsed.scheme == "https" else 80)
+
+
+def _leads_to_http(url: str, location: str | None) -> bool:
+    try:
+        target = urlsplit(urljoin(url, location or ""))
+        return bool(location and target.hostname and target.hostname.encode("idna")) and target.scheme in _SCHEMES
+    except ValueError:
+        return False
 
 
 def _loopback(host: str) -> bool:

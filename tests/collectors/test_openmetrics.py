@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import logging
 import shutil
@@ -283,6 +284,33 @@ def test_case_113_a_loop_of_redirects_ends() -> None:
         assert len(server.seen) < 10
 
 
+@pytest.mark.parametrize("location", ["file:///etc/passwd", "ftp://{}/", "data:,a", "http://a..b/", "http://[/", ""])
+@pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
+def test_case_113_a_redirect_to_what_is_not_http_is_called_that(code: int, location: str) -> None:
+    """It is neither followed nor taken for one of too many."""
+
+    def send(request: Handler) -> None:
+        request.say("", code, **({"Location": location.format(request.headers["Host"])} if location else {}))
+
+    with serving(send) as server:
+        assert trouble(server.url) == "a redirect to what is no address of HTTP"
+        assert len(server.seen) == 1
+
+
+@pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
+def test_case_113_a_redirect_may_name_a_user(code: int) -> None:
+    """What it names is sent to where it leads, and nothing of ours."""
+    with serving("a 1\n") as other, serving("") as server:
+        target = other.url.replace("//", "//theirs:word@")
+        server.answer = lambda request: request.say("", code, Location=target)
+        url = server.url.replace("//", "//ours:s3cret@")
+        assert scrape(url, headers={"X-Key": "s3cret"}) == {"openmetrics.ep.a": 1}
+
+    sent = {name.lower(): value for name, value in other.seen[0][1].items()}
+    assert base64.b64decode(sent["authorization"].removeprefix("Basic ")) == b"theirs:word"
+    assert "x-key" not in sent
+
+
 def test_case_114_a_token_is_read_again_from_its_file(tmp_path: Path) -> None:
     file = tmp_path / "token"
     with serving("a 1\n") as server:
@@ -383,6 +411,9 @@ def load(**texts: str) -> tuple[Settings, list[str]]:
         '"ftp://user:s3cret@a/"',
         '"s3cret"',
         '"http://a:99999/s3cret"',
+        '"http://a..b/s3cret"',
+        '"http://.a/s3cret"',
+        f'"http://{64 * "a"}/s3cret"',
         '"http://a/s3cret x"',
         '{"url": "http://a", "headers": {"X": "s3cret\\n"}}',
         '{"url": "http://a", "bearer_token_file": "s3cret"}',
@@ -411,6 +442,24 @@ def test_case_120_a_wrong_filter_is_one_error_and_switches_all_endpoints_off(tex
 
     assert settings.openmetrics_endpoints == {}
     assert said.startswith(f"{PREFIX}OPENMETRICS_FILTERS=")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("endpoints", '{"a": "http://s3cret", "b": "http://b", "a": "http://s3cret"}'),
+        ("endpoints", '{"x": {"url": "http://s3cret", "a": 1, "a": 2}}'),
+        ("headers", '{"a": "s3cret", "a": "s3cret"}'),
+        ("filters", '{"a": {"gpu": "0"}, "a": {"gpu": "1"}}'),
+        ("filters", '{"x": {"a": "0", "a": "1"}}'),
+    ],
+)
+def test_a_key_that_is_there_twice_is_an_error_that_names_it(name: str, text: str) -> None:
+    """JSON would let the first go without a word."""
+    _, (said,) = load(**{f"openmetrics_{name}": text})
+
+    assert said.endswith("expected each key once (not so for 'a')")
+    assert "s3cret" not in said
 
 
 def test_wrong_headers_switch_everything_off_that_they_are_for() -> None:
