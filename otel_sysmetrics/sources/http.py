@@ -13,7 +13,7 @@ import socket
 import ssl
 import zlib
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 from urllib.error import HTTPError, URLError
 from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
 from urllib.request import (
@@ -104,12 +104,19 @@ class _Redirects(HTTPRedirectHandler):
         own = self._secrets if _origin(url) == self._origin else {}
         return Request(url, headers={**_common(), **given, **own})  # noqa: S310 - to HTTP only, see above
 
-    def http_error_302(self, request: Request, response: Any, code: int, reason: str, headers: Any) -> Any:  # noqa: ANN401 - urllib's own
+    def http_error_302(
+        self,
+        req: Request,
+        fp: IO[bytes],
+        code: int,
+        msg: str,
+        headers: http.client.HTTPMessage,
+    ) -> Any:  # noqa: ANN401 - urllib's own
         """Follow to HTTP; what urllib would refuse or leave looks to its caller as if there were too many."""
-        if not _leads_to_http(request.full_url, headers.get("Location")):
-            response.close()
+        if not _leads_to_http(req.full_url, headers.get("Location")):
+            fp.close()
             raise FetchError("a redirect to what is no address of HTTP")
-        return super().http_error_302(request, response, code, reason, headers)
+        return super().http_error_302(req, fp, code, msg, headers)
 
     http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
 
