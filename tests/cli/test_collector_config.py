@@ -331,6 +331,41 @@ def test_both_ways_bring_the_same_to_otelcol(  # noqa: PLR0913 - fixtures and pa
     assert {path for path, _ in server.seen} == {"/some%20path"}
 
 
+OTHERWISE = """\
+UPPER 1
+upper 2
+twice{x="y"} 1
+twice{x="y"} 2
+untyped_gsum 1
+late 1
+# TYPE late counter
+labelled{otel_sysmetrics_name="x",a="b"} 1
+"""
+
+
+@pytest.mark.otelcol
+def test_otelcol_does_otherwise_what_readme_says(otelcol_binary: str, otelcol: StartOtelcol, tmp_path: Path) -> None:
+    """Capitals, duplicates, names of gauge histograms, late types and labels of the rules."""
+    backend = otelcol()
+    with serving(OTHERWISE) as server:
+        environment = {**variables(server.url), SAMPLING: "0.5"}
+        beside = {(name, value, kind) for name, _, value, _, kind, _ in read_here(environment)}
+        path = tmp_path / "made.yaml"
+        make_here(environment, path)
+        with running(
+            [otelcol_binary, "--config", str(path)], (), {"OTEL_EXPORTER_OTLP_ENDPOINT": backend.http_endpoint}
+        ):
+            poll_until(lambda: len(server.seen) >= 5)
+    backend.stop()  # which writes all that it holds
+    through = {(each.name, each.value, each.kind) for each in backend.points()}
+    of_otelcol = {("UPPER", 1, "gauge"), ("upper", 2, "gauge"), ("twice", 1, "gauge"), ("late", 1, "sum")}
+    of_ours = {("UPPER", 1, "gauge"), ("upper", 2, "gauge"), ("twice", 2, "gauge"), ("untyped_gsum", 1, "gauge")}
+    assert through - beside == {(f"openmetrics.node1.{name}", *rest) for name, *rest in of_otelcol - of_ours}
+    assert beside - through == {(f"openmetrics.node1.{name}", *rest) for name, *rest in of_ours - of_otelcol}
+    assert all(not key.startswith("otel_sysmetrics_") for each in backend.points() for key in each.attributes)
+    assert all("openmetrics.metric" not in each.attributes for each in backend.points())
+
+
 @pytest.mark.otelcol
 def test_credentials_come_from_the_environment_as_they_are(otelcol_binary: str, tmp_path: Path) -> None:
     """No secret stands in the file or on stderr, and none is read as a number or as YAML."""
