@@ -17,13 +17,14 @@ import pytest
 
 from otel_sysmetrics.collector import Unavailable, parts
 from otel_sysmetrics.endpoints import Endpoint
+from otel_sysmetrics.instrumentor import SysMetricsInstrumentor
 from otel_sysmetrics.runner import Runner
 from otel_sysmetrics.settings import Settings, SettingsError
 from otel_sysmetrics.sources.http import FetchError, fetch
 from otel_sysmetrics.spec import Kind
 from tests.collectors.openmetrics_server import Handler, serving
 from tests.collectors.test_contract import context
-from tests.fakes import Desk, ScriptedClock
+from tests.fakes import Desk, ScriptedClock, in_memory, provider_of, values
 from tests.parts import until
 
 if TYPE_CHECKING:
@@ -355,15 +356,50 @@ def test_an_endpoint_that_is_down_is_one_line_and_one_when_it_is_back(caplog: py
     ]
 
 
-def test_bad_lines_are_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    with serving("a 1\nb\nc\n") as server:
-        endpoint = collector(server.url, series_limit=1)
+def test_what_is_lost_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Lines that cannot be read, and series over the limit: the first ones are kept, also from scrape to scrape."""
+    with serving("a 1\nb\nc\nd 1\ne 1\nf 1\n") as server:
+        endpoint = collector(server.url, series_limit=2)
         for _ in range(3):
-            tuple(endpoint.sample())
+            assert by_name(endpoint.sample()) == {"openmetrics.ep.a": 1, "openmetrics.ep.d": 1}
 
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == [
-        "otel-sysmetrics: openmetrics ep: 2 lines cannot be read and are left out"
+        "otel-sysmetrics: openmetrics ep: 2 lines cannot be read and are left out",
+        "otel-sysmetrics: openmetrics ep: 2 series are over the limit of 2 and are left out",
     ]
+    assert endpoint.describe() == "2 series, 2 bad lines, 2 series too many"
+
+
+def test_a_slow_endpoint_delays_nobody() -> None:
+    """Each endpoint has a thread of its own: a quick one is sampled over and over while another answers nothing."""
+    asked, released = threading.Event(), threading.Event()
+
+    def slowly(request: Handler) -> None:
+        asked.set()
+        released.wait(60)
+        request.say("slow 1\n")
+
+    with serving(slowly) as slow, serving("quick 1\n") as quick:
+        endpoints = {"slow": Endpoint(slow.url, timeout=60), "quick": Endpoint(quick.url)}
+        reader = in_memory()
+        provider = provider_of(reader)
+        instrumentor = SysMetricsInstrumentor()
+        settings = Settings(
+            collectors=("openmetrics",), openmetrics_endpoints=endpoints, sampling_interval=0.2, host_metrics="always"
+        )
+        instrumentor.instrument(meter_provider=provider, settings=settings)
+        try:
+            assert until(lambda: "openmetrics.quick.quick" in values(reader.get_metrics_data()))
+            assert asked.wait(20)
+            before = len(quick.seen)
+            assert until(lambda: len(quick.seen) >= before + 3)
+            assert "openmetrics.slow.slow" not in values(reader.get_metrics_data())
+            released.set()
+            assert until(lambda: "openmetrics.slow.slow" in values(reader.get_metrics_data()))
+        finally:
+            released.set()
+            instrumentor.uninstrument()
+            provider.shutdown()
 
 
 def test_case_108_gone_series_are_gone_and_what_churns_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
@@ -380,19 +416,48 @@ def test_case_108_gone_series_are_gone_and_what_churns_is_bounded(caplog: pytest
     assert "openmetrics.ep.a: 100 label sets over the limit of 1900" in said[0]
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
-def test_a_private_authority_is_trusted_where_it_is_named(tmp_path: Path) -> None:
-    key, certificate = str(tmp_path / "key.pem"), str(tmp_path / "certificate.pem")
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """Return the files of a certificate that nobody knows, and of its key."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl makes the certificates")
+    folder = tmp_path_factory.mktemp("tls")
+    key, certificate = str(folder / "key.pem"), str(folder / "certificate.pem")
     words = ("-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1")
     openssl = ("openssl", "req", "-x509", *words, "-keyout", key, "-out", certificate, "-days", "2")
     subprocess.run(openssl, check=True, capture_output=True)
+    return certificate, key
+
+
+def secured(authority: tuple[str, str]) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
-    with serving("a 1\n", context) as server:
+    context.load_cert_chain(*authority)
+    return context
+
+
+def test_a_private_authority_is_trusted_where_it_is_named(authority: tuple[str, str]) -> None:
+    certificate, key = authority
+    with serving("a 1\n", secured(authority)) as server:
         url = server.url.replace("http:", "https:")
         assert scrape(url, ca_file=certificate) == {"openmetrics.ep.a": 1}
         assert trouble(url).startswith("certificate: self")
         assert trouble(url, ca_file=key) == "ca_file cannot be read"
+
+
+@pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
+def test_case_113_credentials_do_not_leave_tls(authority: tuple[str, str], tmp_path: Path, code: int) -> None:
+    """A redirect from https to http of the same machine leads to another origin, where anybody could read them."""
+    token = tmp_path / "token"
+    token.write_text("s3cret")
+    with serving("a 1\n") as plain, serving("", secured(authority)) as server:
+        server.answer = lambda request: request.say("", code, Location=f"{plain.url}/metrics")
+        url = server.url.replace("http://", "https://user:s3cret@")
+        fields = {"headers": {"X-Key": "s3cret"}, "bearer_token_file": str(token), "ca_file": authority[0]}
+        assert scrape(url, openmetrics_headers={"X-All": "s3cret"}, **fields) == {"openmetrics.ep.a": 1}
+
+    assert "s3cret" in str(server.seen)
+    assert "s3cret" not in str(plain.seen)
+    assert not {"authorization", "x-key", "x-all"} & {name.lower() for name in plain.seen[0][1]}
 
 
 def test_with_nothing_named_there_is_no_part() -> None:
