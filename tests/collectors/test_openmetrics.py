@@ -8,6 +8,7 @@ import logging
 import shutil
 import ssl
 import subprocess
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -18,6 +19,7 @@ import pytest
 from otel_sysmetrics.collector import Unavailable, parts
 from otel_sysmetrics.endpoints import Endpoint
 from otel_sysmetrics.instrumentor import SysMetricsInstrumentor
+from otel_sysmetrics.patterns import compiled
 from otel_sysmetrics.runner import Runner
 from otel_sysmetrics.settings import Settings, SettingsError
 from otel_sysmetrics.sources.http import FetchError, fetch
@@ -507,6 +509,18 @@ def test_case_120_a_wrong_filter_is_one_error_and_switches_all_endpoints_off(tex
 
     assert settings.openmetrics_endpoints == {}
     assert said.startswith(f"{PREFIX}OPENMETRICS_FILTERS=")
+
+
+def test_without_google_re2_a_filter_that_needs_it_is_refused_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled.cache_clear()
+    monkeypatch.setitem(sys.modules, "re2", None)
+    try:
+        settings, (said,) = load(openmetrics_filters="(a+)+$", openmetrics_endpoints='{"a": "http://a"}')
+    finally:
+        compiled.cache_clear()
+
+    assert settings.openmetrics_endpoints == {}
+    assert "pip install otel-sysmetrics[openmetrics]" in said
 
 
 @pytest.mark.parametrize(
