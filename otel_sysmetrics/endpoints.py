@@ -69,9 +69,10 @@ def url(value: object) -> str | None:
     try:
         parsed = urlsplit(value.strip())
         port = parsed.port
+        host = (parsed.hostname or "").encode("idna")  # raises for labels that are empty or too long
     except ValueError:
         raise Unreadable(expected) from None
-    if parsed.scheme not in {"http", "https"} or not parsed.hostname or port == 0:
+    if parsed.scheme not in {"http", "https"} or not host or port == 0:
         raise Unreadable(expected)
     return value.strip()
 
@@ -169,6 +170,8 @@ def _filter(entry: object) -> tuple[str, tuple[tuple[str, str], ...]]:
         isinstance(pair, tuple) and [type(item) for item in pair] == [str, str] for pair in found
     ):
         raise Unreadable(_FILTERS)
+    if any(not label for label, _ in found):
+        raise Unreadable(f"labels that have a name (not so for {pattern!r})")
     for text in (pattern, *(wanted for _, wanted in found)):
         try:
             patterns.compiled(text)
@@ -193,6 +196,17 @@ def _map(value: object, expected: str) -> dict[str, Any]:
 
 def _json(text: str, expected: str) -> object:
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_once_each)
+    except Unreadable:
+        raise
     except (RecursionError, ValueError):
         raise Unreadable(expected) from None
+
+
+def _once_each(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in found if keys.count(key) > 1)
+        raise Unreadable(f"each key once (not so for {twice!r})")
+    return found

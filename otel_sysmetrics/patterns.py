@@ -32,6 +32,11 @@ _LONGEST: Final = 5_000
 _REPEATS: Final = frozenset({"MAX_REPEAT", "MIN_REPEAT"})
 # A set as a whole, an escaped character, the beginning of a group, an open count, the end of the text.
 _TOKENS: Final = re.compile(r"\[\^?\]?(?:\\.|\[:|[^\]\\])*\]?|\\.|\(\?[^):=!<]*[):=!<]?|\{,|\$", re.DOTALL)
+# A quotation, which may be open, a set, an escaped character, the name of a group.
+_NAMED: Final = re.compile(
+    r"(?P<quoted>\\Q(?:(?!\\E).)*)(?P<end>\\E)?|\[\^?\]?(?:\\.|\[:|[^\]\\])*\]?|\\.|\(\?P?<(?P<name>[^>=!]*)>",
+    re.DOTALL,
+)
 _ALIKE: Final = frozenset("dDwWsSbBAfnrtvax")
 _FLAGS: Final = re.compile(r"\(\?[ims]*(-[ims]+)?[:)]|\(\?P<|\(\?<|\(\?[=!]")
 
@@ -45,9 +50,27 @@ def compiled(pattern: str) -> Callable[[str], object]:
     """Return the search for a pattern, whose answer is true where it is found; raises NotAPattern."""
     if len(pattern) > _LONGEST:
         raise NotAPattern(f"it has more than {_LONGEST} characters")
+    _check_for_go(pattern)
     if find_spec("re2") is not None:
         return _by_re2(pattern)
     return _by_python(pattern)
+
+
+def closed(pattern: str) -> str:
+    """Return a pattern that may stand inside another: with an end where its last quotation has none."""
+    return pattern + "".join(
+        r"\E" for match in _NAMED.finditer(pattern) if match["quoted"] is not None and match["end"] is None
+    )
+
+
+def _check_for_go(pattern: str) -> None:
+    """Refuse what google-re2 reads and RE2 in Go does not, in which W&B and otelcol are written."""
+    parts = tuple(_NAMED.finditer(pattern))
+    names = [match["name"] for match in parts if match["name"] is not None]
+    if any(match[0] == r"\C" for match in parts):
+        raise NotAPattern(r"\C, a byte, is not in W&B's and otelcol's RE2")
+    if len(set(names)) < len(names) or not all(map(str.isascii, names)):
+        raise NotAPattern("names of groups are ASCII, and each is there once")
 
 
 def _by_re2(pattern: str) -> Callable[[str], object]:

@@ -7,11 +7,18 @@ import re
 import subprocess
 import urllib.request
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 
+from otel_sysmetrics.cli.scrape_config import ScrapeConfig
+from otel_sysmetrics.cli.yaml import yaml as yaml_of
+from otel_sysmetrics.endpoints import Endpoint
+from otel_sysmetrics.settings import Settings
+from tests.cli.test_collector_config import OPENMETRICS_PAGE, addressed, read_here, seen
+from tests.cli.test_collector_config import PAGE as FULL_PAGE
+from tests.cli.test_collector_config import variables as of_collector
 from tests.collectors.openmetrics_server import serving
 from tests.fakes import until
 from tests.otelcol import ACCEPT_UTF8, free_ports, running
@@ -19,6 +26,8 @@ from tests.prometheus import prometheus_running
 from tests.running import COMMAND, Running, clean_environment, over
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tests.conftest import StartOtelcol
 
 FOLDER = Path(__file__).parents[1] / "collector-config"
@@ -128,6 +137,68 @@ def test_openmetrics_filters_and_sends_on(otelcol_binary: str, otelcol: StartOte
         ("openmetrics.node1.DCGM_FI_DEV_GPU_TEMP", 41, "NVIDIA H100"),
         ("openmetrics.node1.DCGM_FI_DEV_FB_USED", 1024, "NVIDIA H100"),
     }
+
+
+CLASSIC, OPEN = "text/plain; version=0.0.4", "application/openmetrics-text; version=1.0.0"
+OPENMETRICS: Mapping[str, tuple[str, str, object, Mapping[str, str]]] = {
+    "everything": (FULL_PAGE, CLASSIC, None, {}),
+    "everything of OpenMetrics": (OPENMETRICS_PAGE, OPEN, None, {}),
+    "a name": (FULL_PAGE, CLASSIC, ["^node1.depth"], {"OPENMETRICS_PATTERN": "^node1.depth"}),
+    "a label that has to be there": (
+        *(FULL_PAGE, CLASSIC, {"node1": {"modelName": ".*"}}),
+        {"OPENMETRICS_LABEL": "modelName"},
+    ),
+    "a label that the scraper needs": (
+        *(FULL_PAGE, CLASSIC, {"node1": {"job": "web|^openmetrics.node1$"}}),
+        {"OPENMETRICS_LABEL": "job", "OPENMETRICS_LABEL_PATTERN": "web|^openmetrics.node1$"},
+    ),
+}
+
+
+def as_it_stands(name: str) -> Any:  # noqa: ANN401 - a tree of YAML
+    """Return what otelcol reads where no variable is set."""
+    text = (FOLDER / name).read_text(encoding="utf-8")
+    return yaml.safe_load(re.sub(r"\$\{env:\w+:-([^}]*)\}", r"\1", text).replace("$$", "$"))
+
+
+def test_openmetrics_is_what_collector_config_writes() -> None:
+    """Both scrape alike, drop the same and name the same; only the rules that keep series are the file's own."""
+    settings = Settings(openmetrics_endpoints={"endpoint": Endpoint("http://localhost:9400/metrics", timeout=15)})
+    ours: Any = yaml.safe_load(yaml_of(ScrapeConfig(settings).tree).replace("$$", "$"))
+    theirs = as_it_stands("openmetrics.yaml")
+
+    assert theirs["processors"]["filter"] == ours["processors"]["filter/openmetrics"]
+    assert theirs["processors"]["transform"] == ours["processors"]["transform/endpoint"]
+    (made,), (file,) = (
+        tree["receivers"][f"prometheus{name}"]["config"]["scrape_configs"]
+        for tree, name in ((ours, "/endpoint"), (theirs, ""))
+    )
+    assert made.keys() == file.keys()
+    own = {"job_name", "metric_relabel_configs"}
+    assert {key: file[key] for key in file.keys() - own} == {key: made[key] for key in made.keys() - own}
+
+
+@pytest.mark.otelcol
+@pytest.mark.parametrize("case", OPENMETRICS)
+def test_openmetrics_keeps_what_the_collector_keeps(otelcol_binary: str, otelcol: StartOtelcol, case: str) -> None:
+    """Same names, labels, values, units and kinds, in both formats of text and under each sort of filter."""
+    page, version, filters, variables = OPENMETRICS[case]
+    backend = otelcol()
+    with serving(addressed(page, version)) as server:
+        expected = read_here(of_collector(f"{server.url}/metrics", filters))
+        environment = {
+            "OPENMETRICS_TARGET": server.url.partition("//")[2],
+            "OPENMETRICS_NAME": "node1",
+            "SCRAPE_INTERVAL": "1s",
+            "OTEL_EXPORTER_OTLP_ENDPOINT": backend.http_endpoint,
+            **variables,
+        }
+        server.seen.clear()
+        with running((otelcol_binary, "--config", config("openmetrics.yaml")), (), environment):
+            until(lambda: len(server.seen) >= 3)
+    backend.stop()  # which writes all that it holds
+    assert seen(backend.points()) == expected
+    assert expected
 
 
 @pytest.mark.otelcol

@@ -1,14 +1,31 @@
 from __future__ import annotations
 
+import re
+import sys
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_sysmetrics.patterns import NotAPattern, compiled
+from otel_sysmetrics.patterns import NotAPattern, closed, compiled
 
-without_re2 = pytest.mark.skipif(find_spec("re2") is not None, reason="google-re2 reads these")
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(params=["google-re2", "Python's re"], autouse=True)
+def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Have patterns read by google-re2, and by Python as where that is not installed."""
+    engine: str = request.param
+    if engine == "Python's re":
+        monkeypatch.setitem(sys.modules, "re2", None)
+    elif find_spec("re2") is None:
+        pytest.skip("google-re2 is not installed")
+    compiled.cache_clear()
+    yield engine
+    compiled.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -52,6 +69,15 @@ def test_a_pattern_means_what_it_means_to_re2(pattern: str, found: str, missed: 
         "[a-",
         "a{1001}",
         r"[\b]",
+        r"\C",
+        r"a.*\C",
+        r"[\C]",
+        "(?P<n>a)(?P<n>b)",
+        "(?P<n>a)(?:x(?P<n>b))",
+        "(?P<\u00fc>a)",
+        "(?<a",
+        r"[\Qa\E]",
+        r"a\E",
     ],
 )
 def test_what_re2_does_not_read_is_refused(pattern: str) -> None:
@@ -59,16 +85,55 @@ def test_what_re2_does_not_read_is_refused(pattern: str) -> None:
         compiled(pattern)
 
 
-@without_re2
+ONLY_RE2 = {
+    "(a+)+$": "aaa",
+    "(a*b?)*": "",
+    "(?:a|aa)+$": "aa",
+    "((a{2})x){3}": "aaxaaxaax",
+    "[[:alpha:]]": "a",
+    r"\pL": "\u00fc",
+    r"\Qa.b\E": "a.b",
+    r"\Qa.b": "a.b",
+    r"\Q\C": r"\C",
+}
+
+
+@pytest.mark.parametrize("pattern", ONLY_RE2)
+def test_what_python_cannot_do_safely_or_alike_only_google_re2_does(engine: str, pattern: str) -> None:
+    """Without it such a pattern is refused, with the remedy."""
+    if engine == "google-re2":
+        assert compiled(pattern)(ONLY_RE2[pattern])
+    else:
+        with pytest.raises(NotAPattern, match=r"google-re2 reads: pip install otel-sysmetrics\[openmetrics\]"):
+            compiled(pattern)
+
+
+@pytest.mark.parametrize("pattern", ["[(?P<\u00fc>]", r"\\C", r"\\Qa", "(?P<n>a)(?P<m>b)?"])
+def test_what_only_looks_like_that_is_read(pattern: str) -> None:
+    assert callable(compiled(pattern))
+
+
 @pytest.mark.parametrize(
-    "pattern", ["(a+)+$", "(a*b?)*", "(?:a|aa)+$", "((a{2})x){3}", "[[:alpha:]]", r"\pL", r"\Qa\E"]
+    "pattern", ["a", r"\Qa", r"\Qa\E", r"a\Qb\Ec\Qd)", r"\Q", "\\Qa\\", r"\Qa\\E", r"\\Qa", r"[a]\Q]", "\\Qa\nb"]
 )
-def test_what_could_take_for_ever_or_mean_something_else_is_refused_with_the_remedy(pattern: str) -> None:
-    with pytest.raises(NotAPattern, match=r"google-re2 reads: pip install otel-sysmetrics\[openmetrics\]"):
-        compiled(pattern)
+def test_a_pattern_that_is_closed_can_stand_inside_another(engine: str, pattern: str) -> None:
+    """It means the same there, and what follows it too."""
+    if engine != "google-re2" and re.search(r"(?<!\\)\\Q", pattern):
+        pytest.skip("quotations are google-re2's")
+    text = "xa[]ab)\\bcd)]\\Qa\nb\\"
+    alone, inside = compiled(pattern), compiled(f"^(?:(?s:.*)(?:{closed(pattern)})(?s:.*))$")
+    for start in range(len(text)):
+        for end in range(start, len(text)):
+            assert bool(alone(text[start:end])) == bool(inside(text[start:end])), text[start:end]
 
 
-@given(st.lists(st.sampled_from([*"ab[](){}?*+|^$\\.,:-=!<>&~1", "(?", "[:", r"\d", r"\z"]), max_size=12) | st.text())
+@given(
+    st.lists(
+        st.sampled_from([*"ab[](){}?*+|^$\\.,:-=!<>&~1", "(?", "[:", r"\d", r"\z", r"\Q", r"\E", r"\C", "(?P<n>"]),
+        max_size=12,
+    )
+    | st.text()
+)
 def test_no_text_raises_anything_but_that_it_is_no_pattern(parts: list[str]) -> None:
     try:
         search = compiled("".join(parts))

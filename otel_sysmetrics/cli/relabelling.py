@@ -6,8 +6,9 @@ an entry holds where all its flags are up. The labels' values are matched each a
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Final
+
+from otel_sysmetrics.patterns import closed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,11 +27,19 @@ OWN: Final = {label: f"{OURS}{label}" for label in ("job", "instance")}
 
 _NAME: Final = f"{OURS}name"
 _FLAG: Final = f"{OURS}flag_"
+_TARGET: Final = f"{OURS}target"
+"""What the scraper puts where a series has no job or instance of its own: no exporter writes that."""
+
+
+def target_rules() -> list[Node]:
+    """Return the relabel_configs: a series' own job and instance may be the same as the target's true ones."""
+    return [_set(label, _TARGET) for label in OWN]
 
 
 def rules(endpoint: str, target: dict[str, str], filters: Filters) -> list[Node]:
     """Return the metric_relabel_configs of an endpoint whose own job and instance are `target`."""
     return [
+        {"regex": f"{OURS}.*", "action": "labeldrop"},
         {"source_labels": ["__name__"], "regex": ".*_created", "action": "drop"},
         *_set_aside(target),
         *(_filters(endpoint, filters) if filters else [_set(KEPT)]),
@@ -40,10 +49,10 @@ def rules(endpoint: str, target: dict[str, str], filters: Filters) -> list[Node]
 
 
 def _set_aside(target: dict[str, str]) -> Iterator[Node]:
-    """Move the series' own job and instance; what is the target's was put there by the scraper."""
+    """Move the series' own job and instance, and give it those of the target."""
     for label, aside in OWN.items():
         yield {"source_labels": [label], "target_label": aside}
-        yield {"source_labels": [aside], "regex": re.escape(target[label]), "target_label": aside, "replacement": ""}
+        yield {"source_labels": [aside], "regex": _TARGET, "target_label": aside, "replacement": ""}
         yield _set(label, target[label])
 
 
@@ -52,10 +61,12 @@ def _filters(endpoint: str, filters: Filters) -> Iterator[Node]:
     prefix = endpoint.replace("$", "$$")
     yield {"source_labels": ["__name__"], "target_label": _NAME, "replacement": f"{prefix}.${{1}}"}
     for number, (pattern, labels) in enumerate(filters):
+        if any(label == "__name__" for label, _ in labels):
+            continue  # a label here and none in the collector, where it is missing
         asked = [(_NAME, pattern), *((OWN.get(label, label), wanted) for label, wanted in labels)]
         flags = [f"{_FLAG}{number}_{index}" for index in range(len(asked))]
         for flag, (label, wanted) in zip(flags, asked, strict=True):
-            found = f"(?s:.*)(?-s:{wanted})(?s:.*)"
+            found = f"(?s:.*)(?-s:{closed(wanted)})(?s:.*)"
             yield {"source_labels": [label], "regex": found, "target_label": flag, "replacement": "1"}
             # To Prometheus a label that is missing is empty, which many a pattern matches.
             yield {"source_labels": [label], "regex": "", "target_label": flag, "replacement": ""}

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from otel_sysmetrics.cli.relabelling import KEPT, OURS, OWN, rules
+from otel_sysmetrics.cli.relabelling import KEPT, OURS, OWN, rules, target_rules
 from otel_sysmetrics.cli.secrets import Variable, Variables, authorization
 from otel_sysmetrics.collectors.openmetrics.endpoint import UNITS
 from otel_sysmetrics.collectors.openmetrics.exposition import BLANKS
@@ -102,6 +102,7 @@ class ScrapeConfig:
             "fallback_scrape_protocol": "PrometheusText0.0.4",
             "metric_name_escaping_scheme": "underscores",
             "static_configs": [{"targets": [address]}],
+            "relabel_configs": target_rules(),
             "metric_relabel_configs": rules(name, target, settings.openmetrics_filters),
         }
 
@@ -187,14 +188,14 @@ def _transform(name: str) -> Node:
         f'set(attributes["{label}"], attributes["{aside}"]) where attributes["{aside}"] != nil'
         for label, aside in OWN.items()
     ]
-    prefix = "openmetrics." + re.sub(_ILLEGAL, "_", name)
+    endpoint = json.dumps(name, ensure_ascii=False)
     return {
         "metric_statements": [
             {
                 "context": "datapoint",
                 "statements": [
                     f'set(attributes["openmetrics.metric"], metric.name) where IsMatch(metric.name, {illegal})',
-                    f'set(attributes["openmetrics.endpoint"], {json.dumps(name, ensure_ascii=False)})',
+                    f'set(attributes["openmetrics.endpoint"], {endpoint})',
                     *restored,
                     f'delete_matching_keys(attributes, "^{OURS}({"|".join(("kept", *OWN))})$")',
                 ],
@@ -202,8 +203,8 @@ def _transform(name: str) -> Node:
             {
                 "context": "metric",
                 "statements": [
+                    f'set(name, Concat(["openmetrics", {endpoint}, name], "."))',
                     f'replace_pattern(name, {illegal}, "_")',
-                    f'set(name, Concat([{json.dumps(prefix)}, name], "."))',
                     *(f'set(unit, "{ours}") where unit == "{word}"' for word, ours in UNITS.items()),
                 ],
             },

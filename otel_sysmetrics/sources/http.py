@@ -13,9 +13,9 @@ import socket
 import ssl
 import zlib
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 from urllib.error import HTTPError, URLError
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
 from urllib.request import (
     AbstractHTTPHandler,
     HTTPDefaultErrorHandler,
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 CHUNK: Final = 65_536
 _GZIP: Final = 31  # zlib's word for a gzip header and trailer
 _PASSING: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
+_SCHEMES: Final = frozenset({"http", "https"})
 _MOST_REDIRECTS: Final = 5
 _MOST_TOKEN: Final = 65_536
 # Old servers answer 406 to what does not name their own type literally.
@@ -54,12 +55,13 @@ class FetchError(Exception):
 def fetch(endpoint: Endpoint, headers: Mapping[str, str], seconds: float) -> Iterator[bytes]:
     """Yield what an endpoint answers, unpacked, in pieces of at most 64 KiB; raises FetchError.
 
-    `headers` are sent beside the endpoint's own. `seconds` is for all of it, however slowly the answer drips.
-    What was yielded before an error is not the whole.
+    `headers` are sent beside the endpoint's own. `seconds` is for all of it, however slowly the answer drips, and for
+    what the reader makes of it between two pieces. What was yielded before an error is not the whole.
     """
+    deadline = Deadline(seconds)
     try:
-        with _open(endpoint, headers, Deadline(seconds)) as response:
-            yield from _bounded(_pieces(response), endpoint.body_limit)
+        with _open(endpoint, headers, deadline) as response:
+            yield from _bounded(_pieces(response), endpoint.body_limit, deadline)
     except FetchError:
         raise
     except Exception as error:  # noqa: BLE001 - a server can bring the standard library to many exceptions
@@ -99,10 +101,24 @@ class _Redirects(HTTPRedirectHandler):
         if target is None:
             return None
         url, given = _without_user(target.full_url)
-        own = self._secrets if _origin(url) == self._origin else given
-        return Request(url, headers={**_common(), **own})  # noqa: S310 - urllib follows to HTTP only
+        own = self._secrets if _origin(url) == self._origin else {}
+        return Request(url, headers={**_common(), **given, **own})  # noqa: S310 - to HTTP only, see above
 
-    http_error_308 = HTTPRedirectHandler.http_error_302  # not in Python 3.10
+    def http_error_302(
+        self,
+        req: Request,
+        fp: IO[bytes],
+        code: int,
+        msg: str,
+        headers: http.client.HTTPMessage,
+    ) -> Any:  # noqa: ANN401 - urllib's own
+        """Follow to HTTP; what urllib would refuse or leave looks to its caller as if there were too many."""
+        if not _leads_to_http(req.full_url, headers.get("Location")):
+            fp.close()
+            raise FetchError("a redirect to what is no address of HTTP")
+        return super().http_error_302(req, fp, code, msg, headers)
+
+    http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
 
 
 class _Proxies(ProxyHandler):
@@ -130,9 +146,7 @@ def _open(endpoint: Endpoint, headers: Mapping[str, str], deadline: Deadline) ->
     ):
         opener.add_handler(handler)
     request = Request(url, headers={**_common(), **secrets})  # noqa: S310 - the settings admit HTTP only
-    response: http.client.HTTPResponse | None = opener.open(request, timeout=deadline.left())
-    if response is None:
-        raise FetchError("a redirect to what is not HTTP")
+    response: http.client.HTTPResponse = opener.open(request, timeout=deadline.left())
     return response
 
 
@@ -157,26 +171,29 @@ def _raw(response: http.client.HTTPResponse) -> Iterator[bytes]:
 
 
 def _unpacked(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Unpack gzip in small steps: one megabyte can unpack to one gigabyte."""
+    """Unpack gzip, each of its members, in small steps: one megabyte can unpack to one gigabyte."""
     unpacker = zlib.decompressobj(_GZIP)
     for piece in pieces:
         rest = piece
-        while rest and not unpacker.eof:
+        while rest:
+            if unpacker.eof:
+                unpacker = zlib.decompressobj(_GZIP)
             if unpacked := unpacker.decompress(rest, CHUNK):
                 yield unpacked
-            rest = unpacker.unconsumed_tail
+            rest = unpacker.unconsumed_tail or unpacker.unused_data
     while not unpacker.eof and (unpacked := unpacker.decompress(b"", CHUNK)):
         yield unpacked
     if not unpacker.eof:
         raise FetchError("an answer that is cut short", passing=True)
 
 
-def _bounded(pieces: Iterator[bytes], limit: int) -> Iterator[bytes]:
+def _bounded(pieces: Iterator[bytes], limit: int, deadline: Deadline) -> Iterator[bytes]:
     size = 0
     for piece in pieces:
         size += len(piece)
         if size > limit:
             raise FetchError(f"an answer of more than {limit} bytes")
+        deadline.left()  # what has arrived is not free: 60 MB of gzip are half a minute of lines
         yield piece
 
 
@@ -207,6 +224,14 @@ def _without_user(url: str) -> tuple[str, dict[str, str]]:
 def _origin(url: str) -> tuple[str, str | None, int]:
     parsed = urlsplit(url)
     return parsed.scheme, parsed.hostname, parsed.port or (443 if parsed.scheme == "https" else 80)
+
+
+def _leads_to_http(url: str, location: str | None) -> bool:
+    try:
+        target = urlsplit(urljoin(url, location or ""))
+        return bool(location and target.hostname and target.hostname.encode("idna")) and target.scheme in _SCHEMES
+    except ValueError:
+        return False
 
 
 def _loopback(host: str) -> bool:
@@ -241,7 +266,7 @@ def _told(error: BaseException, seconds: float) -> FetchError:
         return _refused(error)
     for kind, words in _WORDS:
         if isinstance(error, kind):
-            text = words(error).replace("{seconds:g}", f"{seconds:g}")
+            text = words(error).replace("{seconds:g}", f"{round(seconds, 2):g}")
             return FetchError(text, passing=kind in _PASSING_ERRORS)
     return FetchError(f"an answer that cannot be understood: {type(error).__name__}")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import random
 import re
 import subprocess
 import time
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 from otel_sysmetrics.cli.scrape_config import ScrapeConfig
 from otel_sysmetrics.cli.yaml import yaml as yaml_of
 from otel_sysmetrics.collector import parts
+from otel_sysmetrics.patterns import NotAPattern, compiled
 from otel_sysmetrics.settings import Settings
 from otel_sysmetrics.spec import Kind
 from tests.collectors.openmetrics_server import serving
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from tests.collectors.openmetrics_server import Handler
+    from tests.collectors.openmetrics_server import Answer
     from tests.conftest import StartOtelcol
     from tests.otelcol import Point
 
@@ -75,6 +77,11 @@ up{target="other"} 1
 # TYPE job:rate:sum gauge
 job:rate:sum{job="web"} 5
 untyped_thing 3
+m:a 1
+m_a 2
+dcgm_lower{gpu="0"} 2147483634
+mimic{job="openmetrics.node1",instance="ADDRESS"} 6
+sly{otel_sysmetrics_kept="1",otel_sysmetrics_name="node1.up",otel_sysmetrics_flag_0_0="1",x="y"} 8
 """
 
 OPENMETRICS_PAGE = """\
@@ -113,6 +120,12 @@ FILTERS = {
     "a label that is missing": {"DCGM": {"Hostname": ".*"}, "depth": {"note": ".*"}},
     "labels that the scraper needs": {"requests": {"job": "web"}, "rate": {"instance": ".*"}, "thing": {"job": ".*"}},
     "alternatives": {"depth|untyped": None, "requests": {"code": "2|3", "instance": "a:1|x"}},
+    "labels that are as the target's": {"mimic": {"job": "^openmetrics\\.node1$", "instance": "[.0-9]:[0-9]+$"}},
+    "nothing: the name is no label": {"node1": {"__name__": "depth"}},
+    "the name is no label, and others are": {"node1": {"code": "2", "__name__": ".*"}, "depth": {"owner": "1"}},
+    "nothing: a label that says it is kept": ["no such name"],
+    "a quotation without an end": {"\\Qnode1.mimic": {"job": "\\Qmetrics."}},
+    "a group with a name": ["(?P<name>depth|thing)"],
     "nothing: a label that looks like two": {"depth": {"queue": "^b", "owner": "1;y$"}},
 }
 
@@ -145,10 +158,15 @@ def make_here(environment: Mapping[str, str], path: Path) -> None:
 Seen = set[tuple[Any, ...]]
 
 
+def kept(attributes: Mapping[str, object]) -> frozenset[tuple[str, object]]:
+    """Return attributes without those that begin as otelcol's rules need theirs to, which it loses."""
+    return frozenset((key, value) for key, value in attributes.items() if not key.startswith("otel_sysmetrics_"))
+
+
 def seen(points: list[Point]) -> Seen:
     """Return each series as it arrived; of the scraper's own `up` and `scrape_…` there should be none."""
     return {
-        (each.name, frozenset(each.attributes.items()), each.value, each.unit, each.kind, each.monotonic)
+        (each.name, kept(each.attributes), each.value, each.unit, each.kind, each.monotonic)
         for each in points
         if not each.name.startswith("sysmetrics.")
     }
@@ -161,7 +179,7 @@ def read_here(environment: Mapping[str, str]) -> Seen:
     return {
         (
             each.spec.fill(each.labels),
-            frozenset({**each.attributes, "openmetrics.endpoint": each.labels["endpoint"]}.items()),
+            kept({**each.attributes, "openmetrics.endpoint": each.labels["endpoint"]}),
             each.value,
             each.spec.unit,
             {Kind.COUNTER: "sum", Kind.GAUGE: "gauge"}[each.spec.kind],
@@ -169,6 +187,11 @@ def read_here(environment: Mapping[str, str]) -> Seen:
         )
         for each in part.probe().sample()
     }
+
+
+def addressed(page: str, version: str = "text/plain; version=0.0.4") -> Answer:
+    """Answer with a page that knows the address which it is asked at."""
+    return lambda request: request.say(page.replace("ADDRESS", request.headers["Host"]), Content_Type=version)
 
 
 def poll_until(done: Callable[[], bool], timeout: float = 30) -> None:
@@ -189,7 +212,7 @@ def test_otelcol_keeps_exactly_the_series_that_the_collector_keeps(
     backend = otelcol()
     expected: dict[str, Seen] = {}
     command = [otelcol_binary]
-    with serving(PAGE) as server:
+    with serving(addressed(PAGE)) as server:
         for number, (case, filters) in enumerate(FILTERS.items()):
             environment = {**variables(f"{server.url}/metrics", filters), SAMPLING: "3"}
             expected[case] = read_here(environment)
@@ -205,8 +228,63 @@ def test_otelcol_keeps_exactly_the_series_that_the_collector_keeps(
 
     for case, found in arrived.items():
         assert found == expected[case], case
-    assert len(expected["none"]) == 12
+    assert len(expected["none"]) == 16
     assert {case for case in FILTERS if not expected[case]} == {case for case in FILTERS if case.startswith("nothing")}
+
+
+@pytest.mark.otelcol
+def test_patterns_that_the_settings_take_are_taken_by_otelcol(otelcol_binary: str, tmp_path: Path) -> None:
+    """None makes a configuration that otelcol refuses to start with, whatever stands in it."""
+    legal = [pattern for pattern in PATTERNS if is_legal(pattern)]
+    path = tmp_path / "made.yaml"
+    filters = {pattern: {"label": pattern} for pattern in legal}
+    make_here(variables("http://127.0.0.1:1/metrics", filters), path)
+    subprocess.run([otelcol_binary, "validate", "--config", str(path)], check=True)
+    assert len(PATTERNS) > len(legal) > 200
+
+
+def is_legal(pattern: str) -> bool:
+    try:
+        compiled(pattern)
+    except NotAPattern:
+        return False
+    return True
+
+
+def patterns() -> list[str]:
+    """Make patterns of all sorts, the same ones each time."""
+    words = (
+        *"a.$^|()[]{}?*+\\:<> \n\u00fc",
+        "(?",
+        "(?i)",
+        "(?P<n>",
+        "(?<m>",
+        "(?P<\u00fc>",
+        "[[:alpha:]]",
+        "[^",
+        "{2}",
+        "{,3}",
+    )
+    escapes = (
+        r"\d",
+        r"\b",
+        r"\z",
+        r"\Q",
+        r"\E",
+        r"\C",
+        r"\pL",
+        r"\p{Greek}",
+        r"\x41",
+        r"\x{3b1}",
+        r"\07",
+        r"\_",
+        r"\\",
+    )
+    chance = random.Random(6)
+    return ["".join(chance.choices(words + escapes, k=chance.randint(1, 6))) for _ in range(1500)]
+
+
+PATTERNS = patterns()
 
 
 def mark(path: Path, ident: str, case: str) -> None:
@@ -224,7 +302,7 @@ def mark(path: Path, ident: str, case: str) -> None:
 @pytest.mark.parametrize(
     ("name", "page", "version", "series"),
     [
-        ("node1", PAGE, "text/plain; version=0.0.4", 12),
+        ("node1", PAGE, "text/plain; version=0.0.4", 16),
         ('a "b" $1 ${env:HOME} \\ ü', OPENMETRICS_PAGE, "application/openmetrics-text; version=1.0.0", 3),
     ],
     ids=["dcgm-exporter and others", "OpenMetrics, from an endpoint with an odd name"],
@@ -233,11 +311,7 @@ def test_both_ways_bring_the_same_to_otelcol(  # noqa: PLR0913 - fixtures and pa
     otelcol_binary: str, otelcol: StartOtelcol, tmp_path: Path, *, name: str, page: str, version: str, series: int
 ) -> None:
     """Over OTLP, from our package and through otelcol, in both formats of text."""
-
-    def answer(request: Handler) -> None:
-        request.say(page, Content_Type=version)
-
-    with serving(answer) as server:
+    with serving(addressed(page, version)) as server:
         environment = {**variables(f"{server.url}/some%20path", name=name), SAMPLING: "1"}
         through, beside = otelcol(), otelcol()
         ours = {**environment, **over("http/protobuf", beside.http_endpoint)}
@@ -255,6 +329,41 @@ def test_both_ways_bring_the_same_to_otelcol(  # noqa: PLR0913 - fixtures and pa
     assert seen(through.points()) == seen(beside.points())
     assert len(seen(beside.points())) == series
     assert {path for path, _ in server.seen} == {"/some%20path"}
+
+
+OTHERWISE = """\
+UPPER 1
+upper 2
+twice{x="y"} 1
+twice{x="y"} 2
+untyped_gsum 1
+late 1
+# TYPE late counter
+labelled{otel_sysmetrics_name="x",a="b"} 1
+"""
+
+
+@pytest.mark.otelcol
+def test_otelcol_does_otherwise_what_readme_says(otelcol_binary: str, otelcol: StartOtelcol, tmp_path: Path) -> None:
+    """Capitals, duplicates, names of gauge histograms, late types and labels of the rules."""
+    backend = otelcol()
+    with serving(OTHERWISE) as server:
+        environment = {**variables(server.url), SAMPLING: "0.5"}
+        beside = {(name, value, kind) for name, _, value, _, kind, _ in read_here(environment)}
+        path = tmp_path / "made.yaml"
+        make_here(environment, path)
+        with running(
+            [otelcol_binary, "--config", str(path)], (), {"OTEL_EXPORTER_OTLP_ENDPOINT": backend.http_endpoint}
+        ):
+            poll_until(lambda: len(server.seen) >= 5)
+    backend.stop()  # which writes all that it holds
+    through = {(each.name, each.value, each.kind) for each in backend.points()}
+    of_otelcol = {("UPPER", 1, "gauge"), ("upper", 2, "gauge"), ("twice", 1, "gauge"), ("late", 1, "sum")}
+    of_ours = {("UPPER", 1, "gauge"), ("upper", 2, "gauge"), ("twice", 2, "gauge"), ("untyped_gsum", 1, "gauge")}
+    assert through - beside == {(f"openmetrics.node1.{name}", *rest) for name, *rest in of_otelcol - of_ours}
+    assert beside - through == {(f"openmetrics.node1.{name}", *rest) for name, *rest in of_ours - of_otelcol}
+    assert all(not key.startswith("otel_sysmetrics_") for each in backend.points() for key in each.attributes)
+    assert all("openmetrics.metric" not in each.attributes for each in backend.points())
 
 
 @pytest.mark.otelcol

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,11 +16,13 @@ import pytest
 
 from otel_sysmetrics.spec import MetricSpec, Scope
 from tests import here
+from tests.collectors.openmetrics_server import serving
 from tests.running import COMMAND, Running, clean_environment, command, python
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.collectors.openmetrics_server import Handler
     from tests.conftest import MakeMachine
 
 MIB = 2**20
@@ -270,3 +273,22 @@ def test_what_hangs_is_named_and_hangs_nobody(tmp_path: Path) -> None:
         "otel-sysmetrics: memory did not answer within 0.7 s",
         "otel-sysmetrics: no process is watched; --pid adds its tags",
     ]
+
+
+@pytest.mark.parametrize("words", [("sample", "--window", "0.2"), ("run", "--once", "--exporter", "console")])
+def test_an_endpoint_that_takes_longer_than_the_window_is_waited_for(words: tuple[str, ...]) -> None:
+    """Its own time-out holds, and `--timeout` for both of its samples."""
+
+    def slowly(request: Handler) -> None:
+        time.sleep(1.5)
+        request.say("answered_slowly 1\n")
+
+    with serving(slowly) as server:
+        variables = {
+            "OTEL_PYTHON_SYSMETRICS_COLLECTORS": "openmetrics",
+            "OTEL_PYTHON_SYSMETRICS_OPENMETRICS_ENDPOINTS": json.dumps({"slow": server.url}),
+        }
+        with command(*words, environment=clean_environment(**variables)) as program:
+            assert program.finish() == 0
+    assert any("openmetrics.slow.answered_slowly" in line for line in program.lines), program.tell()
+    assert not any("openmetrics" in line for line in program.errors)

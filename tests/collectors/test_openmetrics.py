@@ -1,13 +1,14 @@
-"""Endpoints over real HTTP, and the GPUs of a dcgm-exporter."""
+"""Endpoints over real HTTP."""
 
 from __future__ import annotations
 
+import base64
 import gzip
-import json
 import logging
 import shutil
 import ssl
 import subprocess
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -15,16 +16,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from otel_sysmetrics.catalog import gpu
 from otel_sysmetrics.collector import Unavailable, parts
 from otel_sysmetrics.endpoints import Endpoint
+from otel_sysmetrics.instrumentor import SysMetricsInstrumentor
+from otel_sysmetrics.patterns import compiled
 from otel_sysmetrics.runner import Runner
 from otel_sysmetrics.settings import Settings, SettingsError
-from otel_sysmetrics.sources.reported import report
+from otel_sysmetrics.sources.http import FetchError, fetch
 from otel_sysmetrics.spec import Kind
 from tests.collectors.openmetrics_server import Handler, serving
 from tests.collectors.test_contract import context
-from tests.fakes import Desk, ScriptedClock
+from tests.fakes import Desk, ScriptedClock, in_memory, provider_of, values
+from tests.parts import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,7 +38,6 @@ if TYPE_CHECKING:
     from tests.collectors.openmetrics_server import Answer
 
 PREFIX: Final = "OTEL_PYTHON_SYSMETRICS_"
-GPU: Final = 'gpu="{}",UUID="GPU-{}",device="nvidia{}",modelName="NVIDIA H100",{}="node-a"'
 
 
 def collector(url: str | None = None, dcgm: str | None = None, **others: Any) -> Collector:  # noqa: ANN401 - an Endpoint's
@@ -76,6 +78,39 @@ def test_a_series_has_its_own_name_labels_kind_and_unit() -> None:
     assert colon.attributes == {"openmetrics.metric": "a:b"}
 
 
+@pytest.mark.parametrize(
+    "names", [("UPPER", "upper", "Upper"), ("a:b", "a_b", "a-b"), ("a:b", "A:B"), ("q.\u00fc", "Q.\u00dc", "q._")]
+)
+def test_names_that_meet_differ_by_their_attribute(names: tuple[str, ...]) -> None:
+    """Names of one spelling but for capitals, or for characters that are not legal, are one to the SDK."""
+    desk = Desk()
+    page = "".join(f'{{"{name}"}} {value}\n' for value, name in enumerate(names))
+    with serving(page) as server:
+        endpoint = collector(server.url)
+        for _ in range(2):
+            desk.give(*endpoint.sample())
+    points = desk.ask()
+
+    assert sorted(point.value for point in points) == list(range(len(names)))
+    assert len({(point.name.lower(), *point.attributes.items()) for point in points}) == len(names)
+    assert all(
+        point.attributes.get("openmetrics.metric", names[int(point.value)]) == names[int(point.value)]
+        for point in points
+    )
+
+
+def test_a_name_that_met_another_keeps_its_attribute() -> None:
+    """A series is the same from one scrape to the next, also where the other name is gone or comes in turn with it."""
+    with serving("") as server:
+        endpoint = collector(server.url)
+        given = []
+        for page in ("a 1\nb 1\n", "A 1\n", "a 1\nb 1\n", "a 1\nA 2\n"):
+            server.answer = saying(page)
+            given.append([each.attributes.get("openmetrics.metric") for each in endpoint.sample()])
+
+    assert given == [[None, None], ["A"], ["a", None], ["a", "A"]]
+
+
 def test_a_counter_keeps_the_endpoints_total_and_goes_on_over_a_reset() -> None:
     desk = Desk()
     with serving("# TYPE c counter\nc 100\n") as server:
@@ -109,6 +144,89 @@ def test_case_105_an_answer_that_drips_is_over_at_the_deadline(head: str) -> Non
     with serving(drip) as server:
         assert trouble(server.url, timeout=0.4) == "no whole answer within 0.4 s"
         assert time.monotonic() - begun < 3
+
+
+def packed(body: bytes, encoding: str) -> bytes:
+    """Pack a body as an encoding says: whole, or in many members."""
+    if encoding == "identity":
+        return body
+    step = len(body) if encoding == "gzip" else 20_000
+    return b"".join(gzip.compress(body[start : start + step]) for start in range(0, len(body), step))
+
+
+ENCODINGS: Final = {"identity": "identity", "gzip": "gzip", "gzip of many members": "gzip"}
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_case_105_what_has_arrived_is_given_within_the_deadline_only(encoding: str) -> None:
+    """A reader that takes long over a piece gets no further one, though nothing more has to be received."""
+    body = packed(200_000 * b"a 1\n", encoding)
+    with serving(lambda request: request.say(body, Content_Encoding=ENCODINGS[encoding])) as server:
+        begun = time.monotonic()
+        pieces = fetch(Endpoint(server.url), {}, 1)
+        assert next(pieces).startswith(b"a 1\n")
+        assert until(lambda: time.monotonic() > begun + 1.1)
+        with pytest.raises(FetchError, match="no whole answer within 1 s"):
+            next(pieces)
+
+
+def test_case_105_unpacking_and_reading_lines_are_within_the_deadline() -> None:
+    """Lines that all would take about ten seconds."""
+    body = gzip.compress(30_000_000 * b"-\n")
+    with serving(lambda request: request.say(body, Content_Encoding="gzip")) as server:
+        begun = time.thread_time()
+        assert trouble(server.url, timeout=0.3) == "no whole answer within 0.3 s"
+        assert time.thread_time() - begun < 3
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("length", [1, 20_000, 300_000])
+def test_an_answer_is_given_whole_however_it_is_packed(encoding: str, length: int) -> None:
+    """Servers that append to a compressed page send several members, which are one text."""
+    body = bytes(number % 251 for number in range(length))
+    answer = packed(body, encoding)
+    with serving(lambda request: request.say(answer, Content_Encoding=ENCODINGS[encoding])) as server:
+        assert b"".join(fetch(Endpoint(server.url), {}, 20)) == body
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"", "an answer that is cut short"),
+        (gzip.compress(b"a 1\n")[:-1], "an answer that is cut short"),
+        (2 * gzip.compress(b"a 1\n") + gzip.compress(b"b 1\n")[:12], "an answer that is cut short"),
+        (b"a 1\n", "what it sends is no gzip"),
+        (gzip.compress(b"a 1\n") + b"b 1\n", "what it sends is no gzip"),
+    ],
+)
+def test_gzip_that_is_not_whole_gives_nothing(body: bytes, words: str) -> None:
+    with serving(lambda request: request.say(body, Content_Encoding="gzip")) as server:
+        assert trouble(server.url) == words
+
+
+def test_case_112_many_small_members_are_too_big_together() -> None:
+    body = 100 * gzip.compress(1000 * b"\n")
+    with serving(lambda request: request.say(body, Content_Encoding="gzip")) as server:
+        assert trouble(server.url, body_limit=50_000) == "an answer of more than 50000 bytes"
+
+
+def test_an_endpoint_may_be_slower_than_the_interval() -> None:
+    """Its time-out holds, also where `sample` makes the interval as short as its window."""
+
+    def slowly(request: Handler) -> None:
+        time.sleep(0.5)
+        request.say("a 1\n")
+
+    with serving(slowly) as server:
+        assert scrape(server.url, sampling_interval=0.1) == {"openmetrics.ep.a": 1}
+        assert trouble(server.url, timeout=0.1234567) == "no whole answer within 0.12 s"
+
+
+def test_attempts_are_over_within_the_interval() -> None:
+    """What would be asked again is not, once the interval is over."""
+    with serving(lambda request: request.say("", 503)) as server:
+        assert trouble(server.url, sampling_interval=0.1, timeout=20) == "HTTP 503"
+        assert len(server.seen) == 1
 
 
 def test_an_answer_that_is_cut_short_gives_nothing() -> None:
@@ -169,6 +287,33 @@ def test_case_113_a_loop_of_redirects_ends() -> None:
         assert len(server.seen) < 10
 
 
+@pytest.mark.parametrize("location", ["file:///etc/passwd", "ftp://{}/", "data:,a", "http://a..b/", "http://[/", ""])
+@pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
+def test_case_113_a_redirect_to_what_is_not_http_is_called_that(code: int, location: str) -> None:
+    """It is neither followed nor taken for one of too many."""
+
+    def send(request: Handler) -> None:
+        request.say("", code, **({"Location": location.format(request.headers["Host"])} if location else {}))
+
+    with serving(send) as server:
+        assert trouble(server.url) == "a redirect to what is no address of HTTP"
+        assert len(server.seen) == 1
+
+
+@pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
+def test_case_113_a_redirect_may_name_a_user(code: int) -> None:
+    """What it names is sent to where it leads, and nothing of ours."""
+    with serving("a 1\n") as other, serving("") as server:
+        target = other.url.replace("//", "//theirs:word@")
+        server.answer = lambda request: request.say("", code, Location=target)
+        url = server.url.replace("//", "//ours:s3cret@")
+        assert scrape(url, headers={"X-Key": "s3cret"}) == {"openmetrics.ep.a": 1}
+
+    sent = {name.lower(): value for name, value in other.seen[0][1].items()}
+    assert base64.b64decode(sent["authorization"].removeprefix("Basic ")) == b"theirs:word"
+    assert "x-key" not in sent
+
+
 def test_case_114_a_token_is_read_again_from_its_file(tmp_path: Path) -> None:
     file = tmp_path / "token"
     with serving("a 1\n") as server:
@@ -213,15 +358,50 @@ def test_an_endpoint_that_is_down_is_one_line_and_one_when_it_is_back(caplog: py
     ]
 
 
-def test_bad_lines_are_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    with serving("a 1\nb\nc\n") as server:
-        endpoint = collector(server.url, series_limit=1)
+def test_what_is_lost_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Lines that cannot be read, and series over the limit: the first ones are kept, also from scrape to scrape."""
+    with serving("a 1\nb\nc\nd 1\ne 1\nf 1\n") as server:
+        endpoint = collector(server.url, series_limit=2)
         for _ in range(3):
-            tuple(endpoint.sample())
+            assert by_name(endpoint.sample()) == {"openmetrics.ep.a": 1, "openmetrics.ep.d": 1}
 
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == [
-        "otel-sysmetrics: openmetrics ep: 2 lines cannot be read and are left out"
+        "otel-sysmetrics: openmetrics ep: 2 lines cannot be read and are left out",
+        "otel-sysmetrics: openmetrics ep: 2 series are over the limit of 2 and are left out",
     ]
+    assert endpoint.describe() == "2 series, 2 bad lines, 2 series too many"
+
+
+def test_a_slow_endpoint_delays_nobody() -> None:
+    """Each endpoint has a thread of its own: a quick one is sampled over and over while another answers nothing."""
+    asked, released = threading.Event(), threading.Event()
+
+    def slowly(request: Handler) -> None:
+        asked.set()
+        released.wait(60)
+        request.say("slow 1\n")
+
+    with serving(slowly) as slow, serving("quick 1\n") as quick:
+        endpoints = {"slow": Endpoint(slow.url, timeout=60), "quick": Endpoint(quick.url)}
+        reader = in_memory()
+        provider = provider_of(reader)
+        instrumentor = SysMetricsInstrumentor()
+        settings = Settings(
+            collectors=("openmetrics",), openmetrics_endpoints=endpoints, sampling_interval=0.2, host_metrics="always"
+        )
+        instrumentor.instrument(meter_provider=provider, settings=settings)
+        try:
+            assert until(lambda: "openmetrics.quick.quick" in values(reader.get_metrics_data()))
+            assert asked.wait(20)
+            before = len(quick.seen)
+            assert until(lambda: len(quick.seen) >= before + 3)
+            assert "openmetrics.slow.slow" not in values(reader.get_metrics_data())
+            released.set()
+            assert until(lambda: "openmetrics.slow.slow" in values(reader.get_metrics_data()))
+        finally:
+            released.set()
+            instrumentor.uninstrument()
+            provider.shutdown()
 
 
 def test_case_108_gone_series_are_gone_and_what_churns_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
@@ -238,123 +418,48 @@ def test_case_108_gone_series_are_gone_and_what_churns_is_bounded(caplog: pytest
     assert "openmetrics.ep.a: 100 label sets over the limit of 1900" in said[0]
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
-def test_a_private_authority_is_trusted_where_it_is_named(tmp_path: Path) -> None:
-    key, certificate = str(tmp_path / "key.pem"), str(tmp_path / "certificate.pem")
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """Return the files of a certificate that nobody knows, and of its key."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl makes the certificates")
+    folder = tmp_path_factory.mktemp("tls")
+    key, certificate = str(folder / "key.pem"), str(folder / "certificate.pem")
     words = ("-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1")
     openssl = ("openssl", "req", "-x509", *words, "-keyout", key, "-out", certificate, "-days", "2")
     subprocess.run(openssl, check=True, capture_output=True)
+    return certificate, key
+
+
+def secured(authority: tuple[str, str]) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
-    with serving("a 1\n", context) as server:
+    context.load_cert_chain(*authority)
+    return context
+
+
+def test_a_private_authority_is_trusted_where_it_is_named(authority: tuple[str, str]) -> None:
+    certificate, key = authority
+    with serving("a 1\n", secured(authority)) as server:
         url = server.url.replace("http:", "https:")
         assert scrape(url, ca_file=certificate) == {"openmetrics.ep.a": 1}
         assert trouble(url).startswith("certificate: self")
         assert trouble(url, ca_file=key) == "ca_file cannot be read"
 
 
-def dcgm_page(node: str = "Hostname") -> str:
-    fields = (
-        *(("DEV_GPU_TEMP", 41), ("DEV_POWER_USAGE", 350), ("DEV_POWER_MGMT_LIMIT", 700), ("DEV_FB_USED", 100)),
-        *(("DEV_FB_FREE", 280), ("DEV_FB_RESERVED", 20), ("PROF_SM_ACTIVE", 0.5), ("DEV_GPU_UTIL", 4294967295)),
-        *(("DEV_TOTAL_ENERGY_CONSUMPTION", 5000), ("PROF_PCIE_TX_BYTES", 9223372036854775792)),
-    )
-    return "".join(f"DCGM_FI_{name}{{{GPU.format(0, 'a', 0, node)}}} {value}\n" for name, value in fields)
+@pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
+def test_case_113_credentials_do_not_leave_tls(authority: tuple[str, str], tmp_path: Path, code: int) -> None:
+    """A redirect from https to http of the same machine leads to another origin, where anybody could read them."""
+    token = tmp_path / "token"
+    token.write_text("s3cret")
+    with serving("a 1\n") as plain, serving("", secured(authority)) as server:
+        server.answer = lambda request: request.say("", code, Location=f"{plain.url}/metrics")
+        url = server.url.replace("http://", "https://user:s3cret@")
+        fields = {"headers": {"X-Key": "s3cret"}, "bearer_token_file": str(token), "ca_file": authority[0]}
+        assert scrape(url, openmetrics_headers={"X-All": "s3cret"}, **fields) == {"openmetrics.ep.a": 1}
 
-
-EXPECTED: Final = {
-    "gpu.0.temp": 41,
-    "gpu.0.powerWatts": 350,
-    "gpu.0.enforcedPowerLimitWatts": 700,
-    "gpu.0.powerPercent": 50,
-    "gpu.0.memoryAllocatedBytes": 100 * 2**20,
-    "gpu.0.memoryAllocated": 25,
-    "gpu.0.smActive": 50,
-    "gpu.0.energyJoules": 5,
-}
-
-
-@pytest.mark.parametrize("node", ["Hostname", "hostname", "node", "instance"])
-def test_a_page_of_dcgm_exporter_becomes_the_tags_of_its_gpus(node: str) -> None:
-    with serving(dcgm_page(node)) as server:
-        readings = tuple(collector(dcgm=f"{server.url}/metrics").sample())
-
-    assert by_name(readings) == EXPECTED
-    for reading in readings:
-        assert reading.attributes == {"hw.id": "GPU-a", "hw.name": "NVIDIA H100", "host.name": "node-a"}
-        assert reading.labels == {"gpu": 0}
-
-
-def test_a_query_to_prometheus_gives_the_same() -> None:
-    result = []
-    for line in dcgm_page().splitlines():
-        name, _, rest = line.partition("{")
-        labels, _, value = rest.rpartition("} ")
-        pairs = (label.split("=") for label in labels.split(","))
-        metric = {"__name__": name, "instance": "10.0.0.1:9400"} | {key: text.strip('"') for key, text in pairs}
-        result.append({"metric": metric, "value": [1700000000, value]})
-    answer = {"status": "success", "data": {"resultType": "vector", "result": [*result, {"metric": 3}]}}
-    with serving(json.dumps(answer)) as server:
-        url = f"{server.url}/prefix/api/v1/query?query=%7Bjob%3D%22dcgm%22%7D"
-        assert by_name(collector(dcgm=url).sample()) == EXPECTED
-        assert server.seen[0][0] == "/prefix/api/v1/query?query=%7Bjob%3D%22dcgm%22%7D"
-        server.answer = lambda request: request.say('{"data": {"resultType": "scalar", "result": [1, "2"]}}')
-        with pytest.raises(Unavailable, match="no instant vector"):
-            tuple(collector(dcgm=url).sample())
-
-
-@pytest.mark.parametrize("value", [10**400, True, None, {}, "1_0", "9" * 5000])
-def test_a_value_that_is_none_costs_its_row_of_the_reply(value: object) -> None:
-    rows = [
-        {"metric": {"__name__": f"DCGM_FI_DEV_{field}", "gpu": "0"}, "value": [1, each]}
-        for field, each in (("GPU_TEMP", value), ("GPU_UTIL", "12"))
-    ]
-    with serving(json.dumps({"data": {"resultType": "vector", "result": rows}})) as server:
-        assert by_name(collector(dcgm=f"{server.url}/api/v1/query").sample()) == {"gpu.0.gpu": 12}
-
-
-@pytest.mark.parametrize("label", [f'gpu="{5000 * "1"}"', 'gpu="2",instance="[::1"', 'gpu="2",instance="\u2100:80"'])
-def test_an_odd_label_of_one_gpu_costs_no_other_one(label: str) -> None:
-    page = f'DCGM_FI_DEV_GPU_TEMP{{{label}}} 41\nDCGM_FI_DEV_GPU_TEMP{{gpu="1"}} 42\n'
-    with serving(page) as server:
-        found = {
-            reading.labels["gpu"]: reading.value for reading in collector(dcgm=server.url).sample() if reading.value
-        }
-
-    assert len(found) == 2
-    assert found[1] == 42
-
-
-def test_a_gpu_that_nvml_shows_here_comes_once() -> None:
-    with serving(dcgm_page()) as server:
-        exporter = collector(dcgm=server.url)
-        report("nvidia", ["gpu-A"])
-        try:
-            assert by_name(exporter.sample()) == {}
-        finally:
-            report("nvidia", ())
-        assert by_name(exporter.sample()) == EXPECTED
-
-
-def test_a_mig_instance_has_its_own_tags() -> None:
-    labels = GPU.format(2, "m", 2, "Hostname") + ',GPU_I_PROFILE="1g.10gb",GPU_I_ID="7"'
-    body = (
-        f"DCGM_FI_DEV_FB_USED{{{labels}}} 10\nDCGM_FI_DEV_FB_FREE{{{labels}}} 30\nDCGM_FI_DEV_GPU_TEMP{{{labels}}} 3\n"
-    )
-    with serving(body) as server:
-        assert by_name(collector(dcgm=server.url).sample()) == {
-            "gpu.2.mig.7.memoryAllocatedBytes": 10 * 2**20,
-            "gpu.2.mig.7.memoryAllocated": 25,
-        }
-
-
-def test_gpus_of_two_nodes_share_a_tag_and_differ_by_host() -> None:
-    other = dcgm_page().replace("node-a", "node-b").replace("GPU-a", "GPU-b")
-    with serving(dcgm_page() + other) as server:
-        readings = tuple(collector(dcgm=server.url).sample())
-
-    hosts = {reading.attributes["host.name"] for reading in readings if reading.spec is gpu.TEMPERATURE}
-    assert hosts == {"node-a", "node-b"}
+    assert "s3cret" in str(server.seen)
+    assert "s3cret" not in str(plain.seen)
+    assert not {"authorization", "x-key", "x-all"} & {name.lower() for name in plain.seen[0][1]}
 
 
 def test_with_nothing_named_there_is_no_part() -> None:
@@ -373,6 +478,9 @@ def load(**texts: str) -> tuple[Settings, list[str]]:
         '"ftp://user:s3cret@a/"',
         '"s3cret"',
         '"http://a:99999/s3cret"',
+        '"http://a..b/s3cret"',
+        '"http://.a/s3cret"',
+        f'"http://{64 * "a"}/s3cret"',
         '"http://a/s3cret x"',
         '{"url": "http://a", "headers": {"X": "s3cret\\n"}}',
         '{"url": "http://a", "bearer_token_file": "s3cret"}',
@@ -393,12 +501,44 @@ def test_a_wrong_endpoint_is_off_and_named_and_the_others_go_on(entry: str) -> N
         Settings.load(environ={PREFIX + "OPENMETRICS_ENDPOINTS": f'{{"bad": {entry}}}'})
 
 
-@pytest.mark.parametrize("text", ["(", "a(?=b)", r"(a)\1", '["a", "("]', '{"a": {"l": "("}}', '{"a": 3}', "a++"])
+@pytest.mark.parametrize(
+    "text", ["(", "a(?=b)", r"(a)\1", '["a", "("]', '{"a": {"l": "("}}', '{"a": {"": ".*"}}', r"\C", '{"a": 3}', "a++"]
+)
 def test_case_120_a_wrong_filter_is_one_error_and_switches_all_endpoints_off(text: str) -> None:
     settings, (said,) = load(openmetrics_filters=text, openmetrics_endpoints='{"a": "http://a"}')
 
     assert settings.openmetrics_endpoints == {}
     assert said.startswith(f"{PREFIX}OPENMETRICS_FILTERS=")
+
+
+def test_without_google_re2_a_filter_that_needs_it_is_refused_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled.cache_clear()
+    monkeypatch.setitem(sys.modules, "re2", None)
+    try:
+        settings, (said,) = load(openmetrics_filters="(a+)+$", openmetrics_endpoints='{"a": "http://a"}')
+    finally:
+        compiled.cache_clear()
+
+    assert settings.openmetrics_endpoints == {}
+    assert "pip install otel-sysmetrics[openmetrics]" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("endpoints", '{"a": "http://s3cret", "b": "http://b", "a": "http://s3cret"}'),
+        ("endpoints", '{"x": {"url": "http://s3cret", "a": 1, "a": 2}}'),
+        ("headers", '{"a": "s3cret", "a": "s3cret"}'),
+        ("filters", '{"a": {"gpu": "0"}, "a": {"gpu": "1"}}'),
+        ("filters", '{"x": {"a": "0", "a": "1"}}'),
+    ],
+)
+def test_a_key_that_is_there_twice_is_an_error_that_names_it(name: str, text: str) -> None:
+    """JSON would let the first go without a word."""
+    _, (said,) = load(**{f"openmetrics_{name}": text})
+
+    assert said.endswith("expected each key once (not so for 'a')")
+    assert "s3cret" not in said
 
 
 def test_wrong_headers_switch_everything_off_that_they_are_for() -> None:

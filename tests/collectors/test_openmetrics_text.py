@@ -192,6 +192,15 @@ def test_series_over_the_limit_are_counted() -> None:
     assert (len(found.series), found.dropped) == (4, 5)
 
 
+def test_of_more_names_than_are_remembered_each_has_its_kind_and_unit() -> None:
+    """Of a hundred thousand and more: what is said of a name stands right before its samples."""
+    lines = "# TYPE n{0} counter\n# UNIT n{0} bytes\nn{0} 1\nn{0}_total 2\n"
+    found = scraped("".join(map(lines.format, range(110_000))), limit=10**6, step=65_536)
+
+    assert len(found.series) == 220_000
+    assert all(series.counts and series.unit == "bytes" for series in found.series)
+
+
 def test_a_line_without_end_takes_no_memory() -> None:
     found = scraped("a 1\nb" + 3_000_000 * "x" + " 1\nc 2\n", step=65_536)
 

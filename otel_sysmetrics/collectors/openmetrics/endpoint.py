@@ -59,6 +59,8 @@ class OpenMetrics:
         self._kept = Kept(name, settings.openmetrics_filters)
         self._losses = Losses(f"openmetrics {name}")
         self._scraped: Exposition | None = None
+        # By name in lower case: how it is spelled, None once it was seen in several spellings.
+        self._spellings: dict[str, str | None] = {}
 
     def sample(self) -> Iterator[Reading]:
         """Scrape once; raises Unavailable."""
@@ -67,6 +69,7 @@ class OpenMetrics:
         exposition = fetched(self._endpoint, self._headers, self._interval, read)
         self._losses.say(exposition, limit)
         self._scraped = exposition
+        self._learn({series.name for series in exposition.series})
         for series, value in exposition.series.items():
             yield self._reading(series, value)
 
@@ -80,9 +83,15 @@ class OpenMetrics:
     def close(self) -> None:
         """Nothing is held."""
 
+    def _learn(self, names: set[str]) -> None:
+        """Note for good which names the SDK takes for one: a series keeps its attributes over all scrapes."""
+        for name in names:
+            if self._spellings.setdefault(name.lower(), name) != name:
+                self._spellings[name.lower()] = None
+
     def _reading(self, series: Series, value: float) -> Reading:
         attributes = dict(series.labels)
-        if not _LEGAL.fullmatch(series.name):
+        if not _LEGAL.fullmatch(series.name) or self._spellings[series.name.lower()] is None:
             attributes["openmetrics.metric"] = series.name
         return Reading(
             _spec(series.counts, series.unit), value, {"endpoint": self._name, "metric": series.name}, attributes

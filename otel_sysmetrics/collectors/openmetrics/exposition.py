@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -16,6 +16,9 @@ Labels = tuple[tuple[str, str], ...]
 """Labels by name, sorted; one that is empty counts as absent, as in Prometheus."""
 
 _LONGEST_LINE: Final = 2**20
+_MOST_NAMES: Final = 100_000
+"""How many names are remembered; a page of more has them looked at anew, and its memory is bounded."""
+
 _NAME: Final = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*", re.ASCII)
 _QUOTED: Final = re.compile(r'"([^"\\]*(?:\\.[^"\\]*)*)"', re.DOTALL)
 _LABEL: Final = re.compile(
@@ -45,6 +48,8 @@ _SUFFIXES: Final[Mapping[str, frozenset[str]]] = {
 # What DCGM writes for a value that it does not have, in 32, 64 and floating-point bits.
 BLANKS: Final = frozenset(map(float, (*range(2**31 - 16, 2**31 - 12), 2**63 - 16, *range(2**47, 2**47 + 4))))
 
+
+_T = TypeVar("_T")
 
 Condition: TypeAlias = "Callable[[Mapping[str, str]], bool]"
 Keeps: TypeAlias = "Callable[[str], tuple[Condition, ...] | None]"
@@ -152,7 +157,7 @@ class Exposition:
         if match := _COMMENT.fullmatch(text):
             word, quoted, plain, what = match.groups()
             family = plain if quoted is None else _plain(quoted)
-            (self._types if word == "TYPE" else self._units)[family] = what.lower() if word == "TYPE" else what
+            _remember(self._types if word == "TYPE" else self._units, family, what.lower() if word == "TYPE" else what)
 
     def _sample(self, text: str) -> None:
         match = _NAME.match(text)
@@ -171,7 +176,7 @@ class Exposition:
         if wanted is None:
             return
         if wanted is _NEW:
-            wanted = self._names[name] = self._want(name)
+            wanted = _remember(self._names, name, self._want(name))
         labels, position = _labels(text, position) if labelled else ({}, position)
         value = _VALUE.fullmatch(text, position)
         if value is None:
@@ -210,6 +215,14 @@ class Exposition:
             self.series[series] = value
         else:
             self.dropped += 1
+
+
+def _remember(known: dict[str, _T], name: str, what: _T) -> _T:
+    """Note what is known of a name, and forget all others once they are too many: its samples come next."""
+    if len(known) >= _MOST_NAMES and name not in known:
+        known.clear()
+    known[name] = what
+    return what
 
 
 def is_blank(name: str, value: float) -> bool:

@@ -28,11 +28,12 @@ _LONGEST_WAIT: Final = 1.0
 def fetched(endpoint: Endpoint, headers: Mapping[str, str], within: float, read: Callable[[Iterable[bytes]], _T]) -> _T:
     """Return what `read` makes of an endpoint's answer; raises Unavailable.
 
-    All attempts end `within` these seconds; `read` begins anew in each, since one may be cut short.
+    No attempt begins after `within` seconds, and all are over then or, where that is longer, after the time-out of one:
+    an endpoint may be slower than the interval. `read` begins anew in each, since one may be cut short.
     """
     import tenacity
 
-    end = time.monotonic() + within
+    end = time.monotonic() + max(within, endpoint.timeout)
     retrying = tenacity.Retrying(
         retry=tenacity.retry_if_exception(lambda error: isinstance(error, FetchError) and error.passing),
         stop=tenacity.stop_after_attempt(_ATTEMPTS) | tenacity.stop_after_delay(max(within - _LONGEST_WAIT, 0)),
