@@ -73,6 +73,7 @@ class Sampler:
         self._stop = threading.Event()
         self._turn = threading.Event()  # ends the threads of now, which others may follow
         self._runners: tuple[Runner, ...] | None = None
+        self._before: dict[tuple[str, str | None], Health] = {}  # served until who follows has something to say
         selection = Selection(settings.metrics_included, settings.metrics_excluded)
         self._context = Context(
             settings=settings,
@@ -140,12 +141,20 @@ class Sampler:
         # Only what speaks of the watched process has to stay when that is over.
         ended = self._ended if any(spec.scope is Scope.PROCESS for spec in part.specs) else _never
         interval = self.settings.sampling_interval
-        publish = self._publish if self._hosts else self._publish_of_process
+        publish = self._publish_all if self._hosts else self._publish_of_process
         return Runner(part, interval, self._turn, publish, self.clock, ended, self._first_gaps)
 
     def _publish_of_process(self, health: Health, snapshot: Snapshot) -> None:
-        own = tuple(reading for reading in snapshot.readings if reading.spec.scope is Scope.PROCESS)
-        self._publish(health, replace(snapshot, readings=own))
+        self._publish_all(health, _of_process(snapshot))
+
+    def _publish_all(self, health: Health, snapshot: Snapshot) -> None:
+        self._publish(health, snapshot)
+        # Its first sample is a baseline, which has nothing to say of what is counted between two samples.
+        if health.samples and (before := self._before.pop((health.kind, health.name), None)) is not None:
+            self._withdraw(before)
+
+    def _withdraw(self, health: Health) -> None:
+        self._publish(health, Snapshot((), self.clock.now(), 0.0, self.settings.sampling_interval))
 
     @property
     def loaded(self) -> bool:
@@ -208,16 +217,30 @@ class Sampler:
                 self._change_hosts()
 
     def _change_hosts(self) -> None:
-        """Begin anew, with a baseline: this process is the one to speak for the host now, or is not any more."""
-        before = self._runners or ()
+        """Begin anew: this process is the one to speak for the host now, or is not any more.
+
+        What was last read of the process is served until whoever follows has something to say, for as long as it is
+        fresh; of the host, another process speaks from now on.
+        """
+        before = tuple(runner.health for runner in self._runners or ())
         self._turn.set()
         self._turn = threading.Event()
         self._hosts = not self._hosts
+        self._before = {(health.kind, health.name): health for health in before}
+        for health in before if not self._hosts else ():
+            if health.snapshot is not None:
+                self._publish(health, _of_process(health.snapshot))
         self._run_all()
-        for runner in before:  # a hung one would leave its last snapshot being served for a while
-            self._publish(runner.health, Snapshot((), self.clock.now(), 0.0, self.settings.sampling_interval))
+        following = {(runner.health.kind, runner.health.name) for runner in self._runners or ()}
+        for health in before:
+            if (health.kind, health.name) not in following:
+                self._withdraw(health)
         if self._stop.is_set():
             self._turn.set()
+
+
+def _of_process(snapshot: Snapshot) -> Snapshot:
+    return replace(snapshot, readings=tuple(one for one in snapshot.readings if one.spec.scope is Scope.PROCESS))
 
 
 def _never() -> bool:

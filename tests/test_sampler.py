@@ -428,6 +428,7 @@ class Bench:
         watched = WatchedProcess(Files(), lambda: None, tree=False, clock=lambda: 0.0)
         self.kinds = kinds
         self.published: list[tuple[str, int]] = []
+        self.served: dict[Health, frozenset[str]] = {}
         chosen = seams.pop("settings", settings)
         self.sampler = Sampler(chosen, watched, self.publish, find=self.find, **seams)
 
@@ -439,6 +440,11 @@ class Bench:
 
     def publish(self, health: Health, snapshot: Snapshot) -> None:
         self.published.append((health.name or health.kind, len(snapshot.readings)))
+        self.served[health] = frozenset(reading.spec.tag for reading in snapshot.readings)
+
+    def tags(self) -> set[str]:
+        """Return what is served now."""
+        return {tag for tags in tuple(self.served.values()) for tag in tags}
 
     def times(self, name: str) -> int:
         return sum(part == name for part, _ in self.published)
@@ -708,3 +714,46 @@ def test_looking_at_a_part_that_does_not_hang_says_nothing(
     run.clock.spend(100)
     run.runner.look()
     assert not any("no answer" in record.message for record in caplog.records)
+
+
+class Seat:
+    """Whose turn it is to speak for the host, as the test says."""
+
+    def __init__(self, *, mine: bool) -> None:
+        self.mine = mine
+
+    def won(self) -> bool:
+        return self.mine
+
+    def end(self) -> None:
+        self.mine = False
+
+
+OF_PROCESS: Final = replace(SHARE, tag="fake.ofProcess", scope=Scope.PROCESS)
+
+
+@pytest.mark.parametrize("mine", [False, True])
+def test_who_speaks_for_the_host_may_change_and_what_is_said_of_the_process_goes_on(
+    stage: Stage, *, mine: bool
+) -> None:
+    """Each part begins anew, with a baseline of which nothing of the process can be said yet."""
+    baseline = threading.Event()
+    both = (Reading(SHARE, 1), Reading(OF_PROCESS, 2))
+
+    def begin() -> Iterable[Reading]:
+        assert baseline.wait(PATIENCE)
+        return ONE[:0]
+
+    kind = FakeKind()
+    kind.add(FakeCollector(both), FakeCollector(begin, both), specs=(SHARE, OF_PROCESS))
+    seat = Seat(mine=mine)
+    bench = stage.bench({"cpu": kind}, election=seat)
+    bench.sampler.start()
+    until(lambda: bench.tags() == {OF_PROCESS.tag, *([SHARE.tag] if mine else [])}, "the first samples")
+
+    seat.mine = not mine
+    until(lambda: kind.probed == 2, "the change")
+    assert OF_PROCESS.tag in bench.tags()
+    baseline.set()
+    until(lambda: bench.tags() == {OF_PROCESS.tag, *([] if mine else [SHARE.tag])}, "the samples after it")
+    until(lambda: sum(map(bool, bench.served.values())) == 1, "the end of what was served before")
