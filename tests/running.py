@@ -99,11 +99,11 @@ class Running:
         # Releases before 1.40 say this themselves, at each provider.
         return [line for _, line in self._errors if line != "SDK is disabled."]
 
-    def wait_for_line(self, start: str, timeout: float = 30) -> str:
+    def wait_for_line(self, start: str, timeout: float = 60) -> str:
         """Return the first line on stdout that starts so, as soon as it is there."""
         return _wait_for_line(lambda: self.lines, start, timeout, self.tell)
 
-    def wait_for_error(self, start: str, timeout: float = 30) -> str:
+    def wait_for_error(self, start: str, timeout: float = 60) -> str:
         """Return the first line on stderr that starts so, as soon as it is there."""
         return _wait_for_line(lambda: self.errors, start, timeout, self.tell)
 
@@ -113,7 +113,7 @@ class Running:
         self.process.send_signal(number)
         return now
 
-    def finish(self, timeout: float = 30) -> int:
+    def finish(self, timeout: float = 60) -> int:
         """Wait for the end and return the exit status."""
         until(lambda: self.ended is not None, timeout, self.tell)
         for thread in self._threads:

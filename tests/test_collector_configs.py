@@ -54,6 +54,26 @@ def scraped(url: str, accept: str) -> str:
         return str(response.read(), "utf-8")
 
 
+def test_with_their_defaults_no_otelcol_sends_to_one_that_sends_back() -> None:
+    """On one host nothing goes round in a circle, nor where OTEL_EXPORTER_OTLP_ENDPOINT is what applications use."""
+    sends: dict[str, set[str]] = {}
+    listens: dict[str, set[str]] = {}
+    for name in CONFIGS:
+        text = Path(config(name)).read_text()
+        tree = yaml.safe_load(re.sub(r"\$\{env:\w+:-([^}]*)\}", r"\1", text))
+        protocols = tree["receivers"].get("otlp", {}).get("protocols", {}).values()
+        listens[name] = {protocol["endpoint"].rpartition(":")[2] for protocol in protocols}
+        sends[name] = set(re.findall(r":(\d+)", yaml.safe_dump(tree["exporters"]))) - {"9464"}
+        assert not listens[name] or "{env:OTEL_EXPORTER_OTLP_ENDPOINT" not in text, name
+
+    def reaches(name: str, seen: frozenset[str]) -> set[str]:
+        following = {other for other in CONFIGS if sends[name] & listens[other]}
+        return following | {end for other in following - seen for end in reaches(other, seen | following)}
+
+    assert "gateway.yaml" in reaches("agent.yaml", frozenset())
+    assert [name for name in CONFIGS if name in reaches(name, frozenset())] == []
+
+
 def config(name: str) -> str:
     return str(FOLDER / name)
 
@@ -96,10 +116,10 @@ def test_from_our_package_through_agent_and_gateway(otelcol_binary: str, otelcol
     listen, (http, grpc, agent) = listening("GATEWAY_LISTEN_HTTP", "GATEWAY_LISTEN_GRPC", "AGENT_LISTEN")
     of_agent = {
         "AGENT_LISTEN": listen["AGENT_LISTEN"],
-        "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{listen['GATEWAY_LISTEN_HTTP']}",
+        "AGENT_EXPORT_ENDPOINT": f"http://{listen['GATEWAY_LISTEN_HTTP']}",
         "OTELCOL_STORAGE": str(tmp_path / "queue"),
     }
-    of_gateway = {**listen, "OTEL_EXPORTER_OTLP_ENDPOINT": backend.http_endpoint}
+    of_gateway = {**listen, "GATEWAY_EXPORT_ENDPOINT": backend.http_endpoint}
     run_agent = (otelcol_binary, "--config", config("agent.yaml"))
     with serving(PAGE) as server:
         with running(run_agent, [agent], of_agent):

@@ -147,7 +147,7 @@ def agent(place: Place, binary: str) -> str:
     (port,) = free_ports(1)
     variables = {
         "AGENT_LISTEN": f"127.0.0.1:{port}",
-        "OTEL_EXPORTER_OTLP_ENDPOINT": place.backend.http_endpoint,
+        "AGENT_EXPORT_ENDPOINT": place.backend.http_endpoint,
         "OTELCOL_STORAGE": str(place.folder / "queue"),
     }
     place.stack.enter_context(running((binary, "--config", AGENT, "--config", str(soon)), [port], variables))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from tests.fakes import PATIENCE
+from tests.parts import until
 from tests.running import kill_group
 from tests.streams import HEALTH, HOST_TAGS, PROCESS_TAGS, Watch, lock_holder
 
@@ -120,8 +121,8 @@ def test_case_139_four_workers_of_gunicorn_are_one_host_and_themselves(backend: 
         return False
 
     assert comes_true(is_one_host_and_every_process)
+    assert until(lambda: len(gunicorn.workers()) == 4), "one that was replaced has not ended"
     workers = gunicorn.workers()
-    assert len(workers) == 4
 
     reporter = lock_holder()
     if reporter != gunicorn.process.pid and reporter is not None:
