@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 import socket
 import threading
 from contextlib import contextmanager, suppress
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
 @contextmanager
 def speaking() -> Iterator[Callable[[bytes], int]]:
     """Serve bytes as they are: each connection hears what was given last, and then its end. Gives the port."""
-    says: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    said = [b""]
 
     def serve() -> None:
         while True:
@@ -25,13 +24,13 @@ def speaking() -> Iterator[Callable[[bytes], int]]:
                 return
             with connection, suppress(OSError):
                 connection.settimeout(10)
-                connection.sendall(says.get())
+                connection.sendall(said[0])
                 connection.shutdown(socket.SHUT_WR)
                 while connection.recv(65_536):
                     pass
 
     def say(data: bytes) -> int:
-        says.put(data)
+        said[0] = data
         port: int = server.getsockname()[1]
         return port
 
