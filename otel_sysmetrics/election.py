@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from otel_sysmetrics.importing import importing
+from otel_sysmetrics.servers import is_master
 from otel_sysmetrics.settings import job_variables, runtime_folder
 
 if TYPE_CHECKING:
@@ -156,8 +157,8 @@ def child_reports(choice: str) -> bool | None:
     `auto`: all but a daemonic child of multiprocessing, a DataLoader's worker. `never`: no child of multiprocessing;
     no forked child either, which the fork hooks see to.
     Until a spawned child has heard from its parent what it is, it looks like any process, and a child of the fork
-    server looks like that. The helpers that multiprocessing starts beside the children never report: they are
-    instrumented as any program of Python's is that an instrumented one starts.
+    server looks like that. gunicorn's master leaves it to its workers. The helpers that multiprocessing starts beside
+    the children never report: they are instrumented as any program of Python's is that an instrumented one starts.
     """
     process = sys.modules.get("multiprocessing.process")
     is_child = process is not None and process.parent_process() is not None
@@ -166,7 +167,10 @@ def child_reports(choice: str) -> bool | None:
     if choice == "always":
         return True
     if not is_child:
-        return None if "--multiprocessing-fork" in getattr(sys, "orig_argv", ()) else True
+        if "--multiprocessing-fork" in getattr(sys, "orig_argv", ()):
+            return None
+        master = is_master()
+        return None if master is None else not master
     return choice != "never" and not process.current_process().daemon  # type: ignore[union-attr]
 
 
