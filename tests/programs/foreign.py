@@ -13,7 +13,7 @@ from otel_sysmetrics import SysMetricsInstrumentor
 readers = [] if "--unread" in sys.argv else [PeriodicExportingMetricReader(OTLPMetricExporter())]
 provider = MeterProvider(readers)
 SysMetricsInstrumentor().instrument(meter_provider=provider, sampling_interval=float(sys.argv[1]))
-while not any(thread.name == "otel-sysmetrics election" for thread in threading.enumerate()):
+while not any(thread.name == "otel-sysmetrics watch" for thread in threading.enumerate()):
     time.sleep(0.02)
 sys.stdout.write("ready\n")
 sys.stdout.flush()
