@@ -7,6 +7,9 @@ INSTALL := pip install --quiet --disable-pip-version-check
 # Debian's pip does not know dependency groups, which came with 25.1.
 PIP := 'pip>=25.1'
 
+# Most tests wait most of the time; the others have the machine for themselves.
+SIDE_BY_SIDE := --numprocesses=2 --dist=loadfile -m 'not crowded'
+
 .PHONY: help demo check check-oldest soak fuzz otelcol prometheus bench reliability docs format clean
 .DELETE_ON_ERROR:
 
@@ -29,13 +32,16 @@ check: .venv/installed-dev ## everything that CI checks: format, lint, types, im
 	@# Without otelcol and Prometheus their tests are skipped, or fail where REQUIRE_BUILDS=1.
 	@[ -n "$$OTELCOL" ] || collector-config/build-otelcol || true
 	@[ -n "$$PROMETHEUS" ] || collector-config/build-prometheus || true
-	$(BIN)/pytest
+	$(BIN)/pytest $(SIDE_BY_SIDE)
+	$(BIN)/pytest -m crowded
 
 check-oldest: .venv-oldest/installed ## the tests on the oldest dependencies that are supported
-	$(OLDEST)/pytest
+	$(OLDEST)/pytest $(SIDE_BY_SIDE)
+	$(OLDEST)/pytest -m crowded
 
-soak: .venv/installed-dev ## 100,000 sampling cycles with faults: nothing may grow; SEED=… repeats one, CYCLES=… makes it shorter
+soak: .venv/installed-dev ## 100,000 sampling cycles with faults: nothing may grow; a backend that is away for 2 minutes; SEED=… repeats one, CYCLES=… makes it shorter
 	$(BIN)/python -m tests.soak --cycles $(or $(CYCLES),100000) $(if $(SEED),--seed $(SEED))
+	RELIABILITY_OUTAGE=120 $(BIN)/pytest tests/test_faults.py -k "backend and restarted"
 
 fuzz: .venv/installed-dev ## a million inputs for the parsers of foreign text; INPUTS=… makes them fewer, SEED=… repeats them
 	FUZZ_TURNS=25 FUZZ_INPUTS=$(or $(INPUTS),1000000) $(BIN)/pytest tests/test_fuzz.py -v $(if $(SEED),--hypothesis-seed=$(SEED))

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Collection, Generator, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, Final, NoReturn, Protocol
 
 import pytest
 from hypothesis import settings
@@ -13,6 +13,19 @@ from tests.nvml import H100, Device, NvmlMachine, why_not
 from tests.otelcol import Otelcol, find_binary
 
 STARTED = pytest.StashKey[list[Otelcol]]()
+# Modules that start many processes at once and look at the time: nothing else runs beside them.
+CROWDED: Final = {
+    "test_cases_138_to_147",
+    "test_children",
+    "test_end_to_end",
+    "test_exit",
+    "test_export",
+    "test_faults",
+    "test_fork",
+    "test_launchers",
+    "test_many_processes",
+    "test_storm",
+}
 
 
 class StartOtelcol(Protocol):
@@ -32,6 +45,13 @@ class MakeMachine(Protocol):
 
     def __call__(self, *devices: Device, driver: str = "580.95.05", missing: Collection[str] = ()) -> NvmlMachine:
         """Return it."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of crowded modules: those that `pytest -m crowded` runs."""
+    for item in items:
+        if item.path.stem in CROWDED:
+            item.add_marker(pytest.mark.crowded)
 
 
 @pytest.fixture(autouse=True)

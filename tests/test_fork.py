@@ -180,7 +180,7 @@ def test_a_child_that_leaves_at_once_is_gone_at_once(told: Mapping[str, Told], c
     """sys.exit and os._exit right after the fork cost no wait, whatever the parent's export is doing."""
     (seconds,) = [fact["seconds"] for fact in told[case].facts if "seconds" in fact]
     assert statistics.median(seconds) < 1, seconds
-    assert max(seconds) < 3, "we ourselves would wait for 4 s, the SDK for 30"
+    assert max(seconds) < 10, "the SDK would wait for 30 s; we ourselves for 4, each time"
 
 
 def test_short_lived_children_send_nothing(told: Mapping[str, Told]) -> None:

@@ -198,6 +198,7 @@ def test_an_answer_is_given_whole_however_it_is_packed(encoding: str, length: in
         (b"a 1\n", "what it sends is no gzip"),
         (gzip.compress(b"a 1\n") + b"b 1\n", "what it sends is no gzip"),
     ],
+    ids=["nothing", "without its end", "without its third", "text", "text behind it"],
 )
 def test_gzip_that_is_not_whole_gives_nothing(body: bytes, words: str) -> None:
     with serving(lambda request: request.say(body, Content_Encoding="gzip")) as server:
