@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 from contextlib import ExitStack
@@ -154,8 +155,8 @@ class Ended(NamedTuple):
 
 
 def said(errors: Sequence[str]) -> list[str]:
-    """Return what a program has said, without the places of a traceback: a signal comes at one line or another."""
-    return [line for line in errors if not line.startswith(" ")]
+    """Return what a program has said, without the places of a traceback, where a signal comes, and without ports."""
+    return [re.sub(r"port=\d+", "port=", line) for line in errors if not line.startswith(" ")]
 
 
 def all_ended(machines: Mapping[str, Hanging], numbers: Mapping[str, int]) -> dict[str, Ended]:
