@@ -15,8 +15,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from otel_sysmetrics.importing import importing
-from otel_sysmetrics.servers import is_master
+from otel_sysmetrics.servers import BORN, is_master
 from otel_sysmetrics.settings import job_variables, runtime_folder
+from otel_sysmetrics.sources.files import USED_UP
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -41,7 +42,6 @@ _CHOICES: Final = (
 )
 
 _HELPERS: Final = (".forkserver", ".resource_tracker", ".semaphore_tracker")
-_BORN: Final = os.getpid()
 
 _files: Final[dict[str, int]] = {}
 """Descriptors by path: to close any of a file's descriptors gives up all locks that the process has on it."""
@@ -83,6 +83,8 @@ class Election:
             with self._lock, importing():
                 return not self._over and self._take()
         except OSError as error:
+            if error.errno in USED_UP:
+                return False  # which passes
             self._impossible = True
             _log.warning(
                 "otel-sysmetrics: every process reports the host's metrics: no lock is possible: %s",
@@ -163,7 +165,7 @@ def child_reports(choice: str) -> bool | None:
     process = sys.modules.get("multiprocessing.process")
     is_child = process is not None and process.parent_process() is not None
     if not is_child and _is_helper():
-        return False if os.getpid() == _BORN else None
+        return False if os.getpid() == BORN else None
     if choice == "always":
         return True
     if not is_child:

@@ -201,7 +201,22 @@ class Instruments:
 
     def publish(self, health: Health, snapshot: Snapshot) -> None:
         """Take a part's newest snapshot: what is not in it is absent from now on."""
-        history = self._history(health, len(snapshot.readings))
+        before = self._histories.get(health)
+        history = before
+        if history is None or history.crowded(len(snapshot.readings)):
+            history = self._histories[health] = History()
+        values = self._values(history, snapshot)
+        for column, trampoline, key in history.counting:
+            if (value := values[column]) is not None:
+                values[column] = trampoline.count(key, value)
+        for name in tuple(self._too_many):
+            self._say_too_many(name)
+        history.keep(Row(next(_updates), snapshot.until, values), self._keep)
+        if before is not None and before is not history:  # not sooner: what is served must not be nothing in between
+            self._drop(before)
+
+    def _values(self, history: History, snapshot: Snapshot) -> list[float | None]:
+        """Return what each column of a part's history is in a snapshot, giving new series theirs."""
         values: list[float | None] = [None] * history.width
         columns: dict[str, int] = {}
         labels: Mapping[str, object] | None = None
@@ -225,22 +240,13 @@ class Instruments:
                 values += [None] * (history.width - len(values))
             if column != UNSENT:
                 values[column] = float(value) if reading.spec.fold is Fold.MEAN else value
-        for column, trampoline, key in history.counting:
-            if (value := values[column]) is not None:
-                values[column] = trampoline.count(key, value)
-        for name in tuple(self._too_many):
-            self._say_too_many(name)
-        history.keep(Row(next(_updates), snapshot.until, values), self._keep)
+        return values
 
-    def _history(self, health: Health, living: int) -> History:
-        history = self._histories.get(health)
-        if history is not None and history.crowded(living):
+    def _drop(self, history: History) -> None:
+        """Serve no column of a history any more."""
+        with self._lock:
             for trampoline in tuple(self._entry.trampolines.values()):
                 trampoline.drop(history)
-            history = None
-        if history is None:
-            history = self._histories[health] = History()
-        return history
 
     def _refuse(self, spec: MetricSpec, error: Exception) -> None:
         """Say once why a tag cannot be sent: it costs itself and no other, and no sampling thread."""

@@ -6,7 +6,8 @@ import os
 import sys
 from typing import Final
 
-_BORN: Final = os.getpid()
+BORN: Final = os.getpid()
+"""The process that imported this: in a forked child another one."""
 _SERVER: Final = "gunicorn"
 
 
@@ -18,7 +19,7 @@ def is_master() -> bool | None:
     """
     if not any(os.path.basename(argument) == _SERVER for argument in getattr(sys, "orig_argv", ())[1:3]):
         return False
-    if os.getpid() != _BORN:
+    if os.getpid() != BORN:
         return False
     arbiter = getattr(sys.modules.get(f"{_SERVER}.arbiter"), "Arbiter", None)
     workers = tuple(getattr(arbiter, "WORKERS", {}).values())

@@ -107,6 +107,28 @@ def test_a_forked_child_does_not_inherit_the_seat() -> None:
     os.close(writer)
 
 
+def test_who_has_no_descriptor_left_tries_again_and_does_not_report_beside_another() -> None:
+    assert run_script("""
+        import json
+        import os
+        import resource
+
+        from tests.test_election import Voter
+
+        voter = Voter()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+        taken = []
+        try:
+            while True:
+                taken.append(os.open("/dev/null", os.O_RDONLY))
+        except OSError:
+            without = voter.won()
+        for descriptor in taken:
+            os.close(descriptor)
+        print(json.dumps([without, voter.won()]))
+    """) == [False, True]
+
+
 def test_two_of_one_process_are_not_both_elected() -> None:
     first, second = Voter(), Voter()
     assert (first.won(), second.won()) == (True, False)

@@ -8,7 +8,8 @@ from typing import Final
 
 _READ: Final = os.O_RDONLY | getattr(os, "O_BINARY", 0)
 _CHUNK: Final = 1 << 14
-_USED_UP: Final = frozenset({errno.EMFILE, errno.ENFILE})
+USED_UP: Final = frozenset({errno.EMFILE, errno.ENFILE})
+"""The errors of a process or a machine that has no descriptor left."""
 
 
 class Files:
@@ -40,7 +41,7 @@ class Files:
             finally:
                 os.close(descriptor)
         except OSError as error:
-            if error.errno in _USED_UP:
+            if error.errno in USED_UP:
                 raise
             return None
         except ValueError:
@@ -59,7 +60,7 @@ class Files:
         try:
             return sorted(os.listdir(self.path(*parts)))
         except OSError as error:
-            if error.errno in _USED_UP:
+            if error.errno in USED_UP:
                 raise
             return []
 
